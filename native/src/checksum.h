@@ -1,4 +1,4 @@
-// XXH64 with seed 0, by the xxHash specification: detects damage and other content, not forgery.
+// XXH64 with seed 0 (xxHash specification): detects damage and changes, not forgery.
 #pragma once
 
 #include <bit>
@@ -13,13 +13,13 @@ class Xxh64 {
  public:
   static constexpr std::size_t kStripe = 32;
 
-  // Takes whole stripes, in the order of the bytes; leaves what is shorter in `bytes`.
+  // Hashes whole stripes and leaves the remaining bytes in `bytes`.
   void update(std::span<const unsigned char>& bytes) {
     for (; bytes.size() >= kStripe; bytes = bytes.subspan(kStripe), stripes_ += 1)
       for (int n = 0; n < 4; ++n) state_[n] = round(state_[n], word<std::uint64_t>(bytes, 8 * n));
   }
 
-  // Takes the last bytes and returns the checksum.
+  // Hashes the last bytes and returns the checksum.
   std::uint64_t finish(std::span<const unsigned char> bytes) {
     update(bytes);
     std::uint64_t hash = k5;

@@ -6,7 +6,7 @@
 namespace outrider {
 namespace {
 
-// Inverts the cumulative distribution; 1 - u lies in (0, 1], so what it picks has mass.
+// Inverts the cumulative distribution. 1 - u is in (0, 1], so the result has probability above 0.
 int sample(const float* scores, int count, float temperature, double uniform) {
   const double most = *std::max_element(scores, scores + count);
   const auto mass = [&](int c) {
@@ -23,11 +23,11 @@ int sample(const float* scores, int count, float temperature, double uniform) {
 }  // namespace
 
 Drafter::Drafter(PackedWeights& weights, const DrafterSpec& spec, const LayerShape& target,
-                 int words)
+                 int vocab_size)
     : spec_(spec), width_(target.width), precision_(target.precision) {
   stack_ = Stack(weights, "drafter", spec.layers, spec.shape(target));
   const int tapped = tapped_width(), rank = spec.rank;
-  const int kept = spec.kept.empty() ? words : static_cast<int>(spec.kept.size());
+  const int listed = spec.shortlist.empty() ? vocab_size : static_cast<int>(spec.shortlist.size());
   for (std::size_t tap = 0; tap < spec.taps.size(); ++tap)
     state_norms_.emplace_back(weights, "drafter.state_norms." + std::to_string(tap), width_);
   for (int layer = 0; layer < spec.layers; ++layer)
@@ -39,18 +39,18 @@ Drafter::Drafter(PackedWeights& weights, const DrafterSpec& spec, const LayerSha
   slots_ = weights.floats("drafter.slot.weight", {spec.block, width_});
   confidence_ = weights.floats("drafter.confidence.weight", {1, width_ + rank});
   confidence_bias_ = weights.floats("drafter.confidence.bias", {1})[0];
-  head_ = Matrix(weights, "drafter.head", kept, width_, precision_);
+  head_ = Matrix(weights, "drafter.head", listed, width_, precision_);
   if (rank == 0) return;
   from_slot_ = Matrix(weights, "drafter.from_slot", rank, width_, precision_);
-  out_ = weights.floats("drafter.out", {kept, rank});
-  token_ = weights.floats("drafter.token", {words, rank});
+  out_ = weights.floats("drafter.out", {listed, rank});
+  token_ = weights.floats("drafter.token", {vocab_size, rank});
   from_state_ = Matrix(weights, "drafter.from_state", rank, rank, precision_, false);
 }
 
 int Drafter::candidates() const { return std::min(spec_.candidates, head_.columns()); }
 
 int Drafter::token_of(int column) const {
-  return spec_.kept.empty() ? column : spec_.kept[static_cast<std::size_t>(column)];
+  return spec_.shortlist.empty() ? column : spec_.shortlist[static_cast<std::size_t>(column)];
 }
 
 const float* Drafter::slot(int index) const {
@@ -71,9 +71,9 @@ void Drafter::reserve_states(State& state, const std::vector<int>& counts) const
   for (std::size_t b = 0; b < counts.size(); ++b) {
     if (counts[b] == 0) continue;
     Sequence& sequence = *state.sequences[b];
-    const float* newest = sequence.last_state(tapped);
+    const float* last = sequence.last_state(tapped);
     std::vector<float> earlier;
-    if (newest != nullptr) earlier.assign(newest, newest + tapped);
+    if (last != nullptr) earlier.assign(last, last + tapped);
     sequence.state_before_recent = std::move(earlier);
     sequence.recent_start = sequence.length;
     sequence.recent_states.resize(area(counts[b], tapped));
@@ -95,8 +95,8 @@ void Drafter::write_injected_kv(ForwardPass& pass, State& state,
       for (int head = mine.begin; head < mine.end; ++head) {
         float* key = kv + head * width;
         if (stack_.shape().rotary)
-          pass.kernel.rows->apply_rotary(key, width, pass.angles->sines(row.position),
-                                         pass.angles->cosines(row.position));
+          pass.kernel.rows->apply_rotary(key, width, pass.rotary->sines(row.position),
+                                         pass.rotary->cosines(row.position));
         caches[static_cast<std::size_t>(row.sequence)]->write(layer, head, row.position, key,
                                                               kv + width_ + head * width);
       }
@@ -117,17 +117,18 @@ void Drafter::add_last_state(ForwardPass& pass, const State& state, const DraftP
   const Range blocks = plan.blocks_of(pass);
   for (int b = blocks.begin; b < blocks.end; ++b) {
     const auto sequence = static_cast<std::size_t>(plan.block(b).sequence);
-    const float* newest = state.sequences[sequence]->last_state(tapped);
+    const float* last = state.sequences[sequence]->last_state(tapped);
     float* to = pass.own.tapped_states.data() + area(b - blocks.begin, tapped);
-    if (newest == nullptr)
+    if (last == nullptr)
       std::fill_n(to, tapped, 0.0f);
     else
-      std::copy_n(newest, tapped, to);
+      std::copy_n(last, tapped, to);
   }
   pass.own.operand.load(pass.kernel, precision_, pass.own.tapped_states.data(),
                         blocks.end - blocks.begin, tapped, tapped);
   pass.multiply(from_last_, pass.shared.sublayer_out.data());
-  pass.worker.wait();  // `sublayer_out` is whole; it is free again at barrier B of the first layer
+  pass.worker
+      .wait();  // `sublayer_out` is complete; it is free again at barrier B of the first layer
   const int* block_of = plan.block_of.data() + (pass.rows - plan.rows.data());
   for (int r = 0; r < pass.count; ++r)
     pass.kernel.rows->add(
@@ -137,7 +138,8 @@ void Drafter::add_last_state(ForwardPass& pass, const State& state, const DraftP
 
 void Drafter::choose_tokens(ForwardPass& pass, const DraftPlan& plan, Draft& draft,
                             const DraftCandidates& out) const {
-  for (int r = 0; r < pass.count && !spec_.pre_norm; ++r) {  // a pre-norm stack has done it already
+  for (int r = 0; r < pass.count && !spec_.pre_norm;
+       ++r) {  // a pre-norm stack ends with its own norm
     float* x = pass.own.stream.data() + area(r, width_);
     norm_.run(pass.kernel, x, x);
   }
@@ -154,7 +156,8 @@ void Drafter::choose_tokens(ForwardPass& pass, const DraftPlan& plan, Draft& dra
       part.probabilities += at;
     }
     choose_block(pass, block, block.first - static_cast<int>(pass.rows - plan.rows.data()),
-                 draft.tokens[sequence].data(), draft.confidence[sequence].data(), part);
+                 plan.temperature, draft.tokens[sequence].data(), draft.confidence[sequence].data(),
+                 part);
   }
 }
 
@@ -167,7 +170,7 @@ void Drafter::find_candidates(ForwardPass& pass) const {
     pass.multiply(head_, pass.shared.draft_logits.data());
     if (spec_.rank > 0)
       pass.multiply(from_slot_, pass.shared.context.data() + area(begin, spec_.rank));
-    pass.worker.wait();  // `draft_logits` and `context` are whole: each worker takes some rows
+    pass.worker.wait();  // `draft_logits` and `context` are complete: workers share the rows
     const Range mine = pass.worker.share(rows);
     for (int r = mine.begin; r < mine.end; ++r) {
       const std::size_t at = area(begin + r, count);
@@ -175,19 +178,19 @@ void Drafter::find_candidates(ForwardPass& pass) const {
                               pass.shared.candidates.data() + at,
                               pass.shared.candidate_scores.data() + at);
     }
-    pass.worker.wait();  // `candidates` are whole; `draft_logits` is free for the next rows
+    pass.worker.wait();  // `candidates` is complete; `draft_logits` is free for the next rows
   }
 }
 
-void Drafter::choose_block(ForwardPass& pass, const DraftBlock& block, int first, int* tokens,
-                           float* confidence, const DraftCandidates& out) const {
+void Drafter::choose_block(ForwardPass& pass, const DraftBlock& block, int first, float temperature,
+                           int* tokens, float* confidence, const DraftCandidates& out) const {
   const RowFunctions& rows = *pass.kernel.rows;
   const int count = candidates(), rank = spec_.rank;
-  // Recurrent states of this slot and the one before it, the update, and the candidates' scores.
+  // Recurrent states of this and the previous slot, the update, and the candidates' scores.
   float* states = pass.own.attention_scores.data();
-  float* moved = states + 2 * rank;
-  float* scores = moved + rank;
-  int before = block.last;
+  float* update = states + 2 * rank;
+  float* scores = update + rank;
+  int previous = block.last;
   for (int i = 0; i < block.count; ++i) {
     const int row = first + i;
     const float* hidden = pass.own.stream.data() + area(row, width_);
@@ -196,12 +199,13 @@ void Drafter::choose_block(ForwardPass& pass, const DraftBlock& block, int first
     float* state = states + (i % 2) * rank;
     if (rank > 0) {
       std::copy_n(pass.shared.context.data() + area(row, rank), rank, state);
-      rows.add(state, token_.data() + area(before, rank), rank);
+      rows.add(state, token_.data() + area(previous, rank), rank);
       if (i > 0) {
         pass.own.operand.load(pass.kernel, precision_, states + ((i + 1) % 2) * rank, 1, rank,
                               rank);
-        from_state_.multiply(pass.kernel, pass.own.operand, {0, from_state_.panels()}, moved, rank);
-        rows.add(state, moved, rank);
+        from_state_.multiply(pass.kernel, pass.own.operand, {0, from_state_.panels()}, update,
+                             rank);
+        rows.add(state, update, rank);
       }
       rows.tanh(state, rank);
       for (int c = 0; c < count; ++c)
@@ -209,20 +213,20 @@ void Drafter::choose_block(ForwardPass& pass, const DraftBlock& block, int first
     }
     int pick = 0;
     if (block.uniform != nullptr)
-      pick = sample(scores, count, block.temperature, block.uniform[i]);
+      pick = sample(scores, count, temperature, block.uniform[i]);
     else
       for (int c = 1; c < count; ++c)
         if (scores[c] > scores[pick]) pick = c;
-    const bool known = block.known != nullptr && block.known[i] >= 0;
-    before = tokens[i] = known ? block.known[i] : token_of(columns[pick]);
-    float sure = rows.dot(confidence_.data(), hidden, width_) + confidence_bias_;
-    if (rank > 0) sure += rows.dot(confidence_.data() + width_, state, rank);
-    confidence[i] = 1.0f / (1.0f + std::exp(-sure));
+    const bool is_known = block.known != nullptr && block.known[i] >= 0;
+    previous = tokens[i] = is_known ? block.known[i] : token_of(columns[pick]);
+    float confidence_logit = rows.dot(confidence_.data(), hidden, width_) + confidence_bias_;
+    if (rank > 0) confidence_logit += rows.dot(confidence_.data() + width_, state, rank);
+    confidence[i] = 1.0f / (1.0f + std::exp(-confidence_logit));
     if (out.ids == nullptr) continue;
     for (int c = 0; c < count; ++c) out.ids[i * count + c] = token_of(columns[c]);
     float* probabilities = out.probabilities + static_cast<std::ptrdiff_t>(i) * count;
     std::copy_n(scores, count, probabilities);
-    rows.softmax(probabilities, count, block.temperature);
+    rows.softmax(probabilities, count, temperature);
   }
 }
 
@@ -243,7 +247,7 @@ void Drafter::reserve_choice(SharedBuffers& shared, WorkerBuffers& own, int rows
 }
 
 int Drafter::rows_at_once() const {
-  constexpr int kScores = 1 << 22;  // numbers, 16 MiB
+  constexpr int kScores = 1 << 22;  // floats, 16 MiB
   return std::max(16, kScores / head_.columns());
 }
 

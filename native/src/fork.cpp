@@ -14,7 +14,7 @@ std::mutex shared_mutex;
 
 }  // namespace
 
-#if defined(_WIN32)  // which has no fork
+#if defined(_WIN32)  // no fork
 
 std::mutex& fork_safe_mutex() { return shared_mutex; }
 

@@ -1,15 +1,15 @@
-// What survives a fork: the memory, and of all threads only the one that forked.
+// A forked child has the parent's memory but only the thread that forked.
 #pragma once
 
 #include <mutex>
 
 namespace outrider {
 
-// Guards what calls share (free buffers, sine tables), for moments only. A fork waits for it
-// (pthread_atfork), so that a child never finds it held by a thread that it does not have.
+// Guards shared free lists and tables, held briefly. pthread_atfork locks it during a fork, so that
+// a child never inherits it locked by a thread it does not have.
 std::mutex& fork_safe_mutex();
 
-// The process that made it: whether a call comes from a child that was forked off later.
+// The process that created it; `forked` is true in a child forked later.
 class OwnerProcess {
  public:
   OwnerProcess();

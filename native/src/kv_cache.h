@@ -1,12 +1,12 @@
-// The KV cache of one sequence: keys and values of every layer and head. Recurrent layers keep their
-// states as values, and have no keys.
+// The KV cache of one sequence: keys and values of every layer and head. Recurrent layers store
+// their states as values and have no keys.
 //
-// Keys lie in blocks of 16 positions, [block][width][16], so that one instruction meets 16 of them.
-// What lies beyond a sequence's length means nothing; forgetting tokens is therefore free.
+// Keys are stored in blocks of 16 positions, [block][width][16], for vector instructions. Positions
+// beyond the sequence's length are unused, so truncating a sequence is free.
 #pragma once
 
-#include "buffer_pool.h"
 #include "kernel/kernel.h"
+#include "memory.h"
 
 #include <cstring>
 
@@ -34,8 +34,7 @@ class KvCache {
   void write(int layer, int head, int position, const float* key, const float* value) {
     float* block =
         keys(layer, head) + static_cast<std::ptrdiff_t>(position / kPanel) * kPanel * width_;
-    // Whole blocks are multiplied, and memory as it comes may hold denormals, which are slow, or
-    // NaN.
+    // Whole blocks are multiplied; uninitialised memory may contain slow denormals or NaN.
     if (position % kPanel == 0)
       std::memset(block, 0, static_cast<std::size_t>(kPanel * width_) * sizeof(float));
     for (int k = 0; k < width_; ++k) block[k * kPanel + position % kPanel] = key[k];
@@ -53,11 +52,10 @@ class KvCache {
     KvCache copied(layers_, heads_, width_, capacity_, data_.pool(), keyed_);
     const std::size_t used =
         static_cast<std::size_t>(round_up(length, kPanel)) * static_cast<std::size_t>(width_);
-    if (used == 0) return copied;  // and there may be no memory at all
+    if (used == 0) return copied;  // there may be no memory
     for (int layer = 0; layer < layers_; ++layer)
       for (int head = 0; head < heads_; ++head) {
-        if (keyed_)
-          std::memcpy(copied.keys(layer, head), keys(layer, head), used * sizeof(float));
+        if (keyed_) std::memcpy(copied.keys(layer, head), keys(layer, head), used * sizeof(float));
         std::memcpy(copied.values(layer, head), values(layer, head), used * sizeof(float));
       }
     return copied;

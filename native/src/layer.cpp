@@ -1,21 +1,21 @@
 // Barriers. Several workers run a pass together: each writes its own columns of the shared buffers
-// and then reads columns that others wrote. Every wait() below bears a letter; this is what it does
-// for each buffer. What is not named (residual stream, operand, queries) is each worker's own.
+// and then reads columns of others. Each wait() below is labelled with a letter:
 //
-//   buffer        written by         until  read by            from  written again from
-//   projected     product q, k, v    A      attention          A     B: all have attended
-//                 product into       A      recurrence         A     C: all have gone on
-//   context       attention          B      output projection  B     C: all have projected it
+//   buffer        written by         until  read by            from  written again after
+//   projected     product q, k, v    A      attention          A     B: attention is complete
+//                 product into       A      recurrence         A     C: the recurrence is complete
+//   context       attention          B      output projection  B     C: the projection is complete
 //   ffn_inner     product up         A      activation         A
-//                 activation         D      product down       D     E: all have multiplied it
+//                 activation         D      product down       D     E: the product is complete
 //   sublayer_out  projection; down   C; E   add_to_residual    C; E  B or D of the next sublayer
 //                 recurrence         C      add_to_residual    C     the same
 //   KV caches     a head's worker           the same worker
 //
-// A is only there where the columns that a worker computes are not those it goes on with (see
-// multiply_parts). In float32 an operand points into the buffer it was loaded from, so that buffer
-// is free when the product is computed, not when the operand is loaded. What one call writes to the
-// KV caches another worker may read in the next one: Team::run ends in between.
+// All other buffers (residual stream, operand, queries) belong to one worker. A is only needed if a
+// worker's columns of the product are not those it continues with (see multiply_parts). In float32
+// an operand points into the buffer it was loaded from, so that buffer is free when the product is
+// complete, not when the operand is loaded. A later call reads the KV caches that other workers
+// wrote after Team::run has ended.
 #include "layer.h"
 
 #include <algorithm>
@@ -39,12 +39,12 @@ void ForwardPass::multiply(const Matrix& matrix, float* out) {
 Range ForwardPass::multiply_parts(const Matrix& matrix, int parts,
                                   std::initializer_list<Section> sections, float* out) {
   const Range mine = worker.share(parts);
-  bool apart = parts % worker.count == 0 || parts > 4 * worker.count;  // or some would idle
+  bool apart = parts % worker.count == 0 || parts > 4 * worker.count;  // else some workers idle
   for (const Section& section : sections)
     apart = apart && section.start % kPanel == 0 && section.width % kPanel == 0;
   if (worker.count == 1 || !apart) {
     multiply(matrix, out);
-    worker.wait();  // A: `out` is whole, and each may read its parts whoever computed them
+    worker.wait();  // A: `out` is complete
     return mine;
   }
   for (const Section& section : sections) {
@@ -115,33 +115,33 @@ void Layer::project_output(ForwardPass& pass, const Matrix& matrix, const Buffer
                            int width) const {
   pass.own.operand.load(pass.kernel, shape_.precision, from.data(), pass.count, width, width);
   pass.multiply(matrix, pass.shared.sublayer_out.data());
-  pass.worker.wait();  // C: `sublayer_out` is whole; `context` is free
+  pass.worker.wait();  // C: `sublayer_out` is complete; `context` is free
 }
 
 void Layer::attend(ForwardPass& pass) const {
-  const float scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_width()));
+  const float scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_width));
   pass.kernel.rows->attend(pass.own.queries.data(), static_cast<int>(pass.own.queries.size()),
-                           shape_.head_width(), scale, pass.own.attention_scores.data());
+                           shape_.head_width, scale, pass.own.attention_scores.data());
 }
 
 void Layer::self_attention(ForwardPass& pass, int index) const {
   load_sublayer_input(pass, attention_norm_);
-  const int width = shape_.head_width(), group = shape_.heads / shape_.kv_heads;
+  const int width = shape_.head_width, group = shape_.heads / shape_.kv_heads;
   const Range heads = pass.multiply_parts(qkv_, shape_.kv_heads,
                                           {{0, group * width},
                                            {shape_.heads * width, width},
                                            {(shape_.heads + shape_.kv_heads) * width, width}},
                                           pass.shared.projected.data());
   const RowFunctions& rows = *pass.kernel.rows;
-  // All keys of a head first: in an encoder a token attends to those after it, too.
+  // All keys of a head are written first: in an encoder a token also attends to later keys.
   for (int r = 0; r < pass.count; ++r) {
     const Row& row = pass.rows[r];
     float* qkv = row_of(pass.shared.projected, r, shape_.qkv_width());
     for (int head = heads.begin; head < heads.end; ++head) {
       float* key = qkv + (shape_.heads + head) * width;
       if (shape_.rotary)
-        rows.apply_rotary(key, width, pass.angles->sines(row.position),
-                          pass.angles->cosines(row.position));
+        rows.apply_rotary(key, width, pass.rotary->sines(row.position),
+                          pass.rotary->cosines(row.position));
       (*pass.caches)[static_cast<std::size_t>(row.sequence)]->write(
           index, head, row.position, key, qkv + (shape_.heads + shape_.kv_heads + head) * width);
     }
@@ -154,8 +154,8 @@ void Layer::self_attention(ForwardPass& pass, int index) const {
       for (int q = head * group; q < (head + 1) * group; ++q) {
         float* query = row_of(pass.shared.projected, r, shape_.qkv_width()) + q * width;
         if (shape_.rotary)
-          rows.apply_rotary(query, width, pass.angles->sines(row.position),
-                            pass.angles->cosines(row.position));
+          rows.apply_rotary(query, width, pass.rotary->sines(row.position),
+                            pass.rotary->cosines(row.position));
         pass.own.queries.push_back(
             {query, cache.keys(index, head), cache.values(index, head), row.visible,
              row_of(pass.shared.context, r, shape_.heads_width()) + q * width,
@@ -163,18 +163,18 @@ void Layer::self_attention(ForwardPass& pass, int index) const {
       }
     }
   attend(pass);
-  pass.worker.wait();  // B: `context` is whole; `projected` and `sublayer_out` are free
+  pass.worker.wait();  // B: `context` is complete; `projected` and `sublayer_out` are free
   project_output(pass, out_, pass.shared.context, shape_.heads_width());
   add_to_residual(pass, attention_norm_);
 }
 
 void Layer::recurrence(ForwardPass& pass, int index) const {
   load_sublayer_input(pass, attention_norm_);
-  const int width = shape_.head_width();
+  const int width = shape_.head_width;
   const Range heads = pass.multiply_parts(into_, shape_.heads, {{0, width}, {shape_.width, width}},
                                           pass.shared.projected.data());
-  pass.worker.wait();  // B: `sublayer_out` is free
-  for (int r = 0; r < pass.count; ++r) {  // tokens of a sequence stand in order
+  pass.worker.wait();                     // B: `sublayer_out` is free
+  for (int r = 0; r < pass.count; ++r) {  // tokens of a sequence are in order
     const Row& row = pass.rows[r];
     KvCache& cache = *(*pass.caches)[static_cast<std::size_t>(row.sequence)];
     const float* x = row_of(pass.shared.projected, r, 2 * shape_.width);
@@ -185,13 +185,13 @@ void Layer::recurrence(ForwardPass& pass, int index) const {
           cache.state(index, head, row.position),
           row_of(pass.shared.sublayer_out, r, shape_.width) + head * width);
   }
-  pass.worker.wait();  // C: `sublayer_out` is whole; `projected` is free
+  pass.worker.wait();  // C: `sublayer_out` is complete; `projected` is free
   add_to_residual(pass, attention_norm_);
 }
 
 void Layer::cross_attention(ForwardPass& pass, int index) const {
   load_sublayer_input(pass, cross_norm_);
-  const int width = shape_.head_width(), all = shape_.heads_width();
+  const int width = shape_.head_width, all = shape_.heads_width();
   const Range heads =
       pass.multiply_parts(cross_q_, shape_.heads, {{0, width}}, pass.shared.projected.data());
   pass.own.queries.clear();
@@ -206,13 +206,13 @@ void Layer::cross_attention(ForwardPass& pass, int index) const {
     }
   if (pass.cross_weights != nullptr) record_weights(pass, index, heads);
   attend(pass);
-  pass.worker.wait();  // B: `context` is whole; `projected` and `sublayer_out` are free
+  pass.worker.wait();  // B: `context` is complete; `projected` and `sublayer_out` are free
   project_output(pass, cross_out_, pass.shared.context, all);
   add_to_residual(pass, cross_norm_);
 }
 
 void Layer::record_weights(ForwardPass& pass, int index, Range heads) const {
-  const int width = shape_.head_width();
+  const int width = shape_.head_width;
   const float scale = 1.0f / std::sqrt(static_cast<float>(width));
   auto query = pass.own.queries.begin();
   for (int head = heads.begin; head < heads.end; ++head)
@@ -234,7 +234,7 @@ void Layer::record_weights(ForwardPass& pass, int index, Range heads) const {
 void Layer::feed_forward(ForwardPass& pass) const {
   load_sublayer_input(pass, feedforward_norm_);
   const int width = shape_.up_width(), inner = shape_.inner;
-  const int some = inner % kPanel == 0 ? kPanel : 1;  // columns that stay with one worker
+  const int some = inner % kPanel == 0 ? kPanel : 1;  // columns that one worker computes
   const Section left{0, some}, right{inner, some};
   float* out = pass.shared.ffn_inner.data();
   Range mine = shape_.gated ? pass.multiply_parts(up_, inner / some, {left, right}, out)
@@ -247,17 +247,17 @@ void Layer::feed_forward(ForwardPass& pass) const {
     else
       pass.kernel.rows->activate(shape_.activation, x, mine.end - mine.begin);
   }
-  pass.worker.wait();  // D: `ffn_inner` is whole; `sublayer_out` is free
+  pass.worker.wait();  // D: `ffn_inner` is complete; `sublayer_out` is free
   pass.own.operand.load(pass.kernel, shape_.precision, pass.shared.ffn_inner.data(), pass.count,
                         inner, width);
   pass.multiply(down_, pass.shared.sublayer_out.data());
-  pass.worker.wait();  // E: `sublayer_out` is whole; `ffn_inner` is free
+  pass.worker.wait();  // E: `sublayer_out` is complete; `ffn_inner` is free
   add_to_residual(pass, feedforward_norm_);
 }
 
 void Layer::write_cross_kv(ForwardPass& pass, int index,
                            const std::vector<KvCache*>& sources) const {
-  const int width = shape_.head_width(), all = shape_.heads_width();
+  const int width = shape_.head_width, all = shape_.heads_width();
   const Range heads = pass.multiply_parts(cross_kv_, shape_.heads, {{0, width}, {all, width}},
                                           pass.shared.projected.data());
   for (int r = 0; r < pass.count; ++r) {
@@ -266,7 +266,7 @@ void Layer::write_cross_kv(ForwardPass& pass, int index,
       sources[static_cast<std::size_t>(pass.rows[r].sequence)]->write(
           index, head, pass.rows[r].position, kv + head * width, kv + all + head * width);
   }
-  pass.worker.wait();  // as B: `projected` is free for the next layer's keys and values
+  pass.worker.wait();  // like B: `projected` is free for the next layer's keys and values
 }
 
 Stack::Stack(PackedWeights& weights, const std::string& name, int layers, const LayerShape& shape)

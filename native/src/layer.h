@@ -1,9 +1,8 @@
-// One Transformer layer, and several of them one after another.
+// Transformer layers, and stacks of them.
 #pragma once
 
 #include "kv_cache.h"
 #include "matrix.h"
-#include "offset_bias.h"
 #include "positions.h"
 #include "screen.h"
 #include "team.h"
@@ -20,48 +19,48 @@ inline std::size_t area(int rows, int width) {
   return static_cast<std::size_t>(rows) * static_cast<std::size_t>(width);
 }
 
-// A token on its way through the layers (one row of every product).
+// One token of a forward pass: a row of every product.
 struct Row {
   int sequence = 0;
   int token = 0;
-  int position = 0;  // where it stands in its sequence, and where its key is kept
-  int visible = 0;   // how many keys it attends to
+  int position = 0;  // in its sequence and in the KV cache
+  int visible = 0;   // number of keys it attends to
 };
 
-// Activations that the workers of a pass share, [rows][..]: each writes its own columns and, after
-// a barrier, reads those of all (layer.cpp says which barrier stands between).
+// Activations shared by the workers of a pass, [rows][..]: each worker writes its own columns and,
+// after a barrier, reads all columns (see the table of barriers in layer.cpp).
 struct SharedBuffers {
-  Buffer<float> projected;         // queries, keys and values, or inputs and gates, as they come
-  Buffer<float> context;           // what attention gives, before the output projection
-  Buffer<float> ffn_inner;         // the feed-forward between its two products
-  Buffer<float> sublayer_out;      // what a sublayer adds to the residual stream
+  Buffer<float> projected;         // queries, keys and values, or inputs and gates of an SSRU
+  Buffer<float> context;           // output of attention before the output projection
+  Buffer<float> ffn_inner;         // hidden units of the feed-forward
+  Buffer<float> sublayer_out;      // output of a sublayer, to be added to the residual stream
   Buffer<float> draft_logits;      // of the drafter's head
-  Buffer<int> candidates;          // [rows][candidates]: columns of the best of them,
-  Buffer<float> candidate_scores;  // and their logits
-  Buffer<float> scores;            // of the model's head, where questions are asked
+  Buffer<int> candidates;          // [rows][candidates]: columns with the largest draft logits
+  Buffer<float> candidate_scores;  // their logits
+  Buffer<float> scores;            // of the model's head, for queries
 };
 
-// Buffers of one worker. Each keeps the whole residual stream: computing a norm twice is cheaper
-// than waiting.
+// Buffers of one worker. Each worker has the whole residual stream, because computing a norm twice
+// is cheaper than a barrier.
 struct WorkerBuffers {
   Buffer<float> stream, normed, tapped_states, attention_scores, logits;
-  Buffer<float> best;     // scores of tokens in order,
-  Buffer<int> order;      // and those tokens
-  Buffer<double> masses;  // that are drawn from
+  Buffer<int> order;      // sorted tokens
+  Buffer<float> best;     // their scores
+  Buffer<double> masses;  // unnormalised probabilities for sampling
   Operand operand;
   ScreenBuffers screen;
   std::vector<AttentionQuery> queries;
 };
 
-// Columns of a product that belong to parts, heads for one: `width` for each, one after another.
+// Columns of a product that are divided into parts, such as heads, of `width` columns each.
 struct Section {
   int start = 0, width = 0;
 };
 
-// Where the rows of a call looked, for who asks: weights of cross-attention, [row][layer][head][key].
+// Output for the weights of cross-attention, [row][layer][head][key].
 struct CrossWeights {
   float* data = nullptr;
-  const Row* rows = nullptr;  // all of the call
+  const Row* rows = nullptr;  // first row of the call
   int layers = 0, heads = 0, keys = 0;
 
   float* of(const Row* row, int layer, int head) const {
@@ -70,7 +69,7 @@ struct CrossWeights {
   }
 };
 
-// Some rows on their way through some layers, as one worker sees it.
+// One worker's forward pass of some rows.
 struct ForwardPass {
   const Kernel& kernel;
   Worker worker;
@@ -81,19 +80,18 @@ struct ForwardPass {
   const std::vector<KvCache*>* caches = nullptr;               // of each sequence
   const std::vector<const KvCache*>* source_caches = nullptr;  // for cross-attention
   const std::vector<int>* source_lengths = nullptr;
-  const SineTable* angles = nullptr;  // for rotary positions
-  const OffsetBias* bias = nullptr;   // of the scores of self-attention
-  const CrossWeights* cross_weights = nullptr;  // null where nobody asks
+  const SineTable* rotary = nullptr;
+  const OffsetBias* bias = nullptr;             // of the scores of self-attention
+  const CrossWeights* cross_weights = nullptr;  // null unless requested
 
-  // Multiplies what the operand holds and writes this worker's share of the columns.
+  // Multiplies the loaded operand and writes this worker's share of the columns.
   void multiply(const Matrix& matrix, float* out);
-  // The same where the columns belong to parts, and a worker goes on with its own parts alone: then
-  // nobody need wait. Where parts cannot be dealt out like that, all wait. Returns its parts.
+  // Multiplies and returns this worker's parts, whose columns are then complete. Without a barrier
+  // if each worker can compute exactly the columns of its own parts.
   Range multiply_parts(const Matrix& matrix, int parts, std::initializer_list<Section> sections,
                        float* out);
 };
 
-// Which norm the parts of a model have.
 struct NormKind {
   bool rms = false;
   float epsilon = 1e-5f;
@@ -119,27 +117,25 @@ struct Norm {
 };
 
 struct LayerShape {
-  int width = 0, heads = 0, kv_heads = 0, inner = 0;
+  int width = 0, heads = 0, kv_heads = 0, head_width = 0, inner = 0;
   bool pre_norm = false, gated = false, cross = false, rotary = false;
-  bool recurrent = false;  // an SSRU in the place of self-attention
-  int head_dim = 0;  // width of a head; 0 for the width divided by the heads
+  bool recurrent = false;  // an SSRU instead of self-attention
   NormKind norm;
   Activation activation = Activation::relu;
   Precision precision = Precision::int8;
 
-  int head_width() const { return head_dim > 0 ? head_dim : width / heads; }
-  int heads_width() const { return heads * head_width(); }
-  int qkv_width() const { return (heads + 2 * kv_heads) * head_width(); }
+  int heads_width() const { return heads * head_width; }
+  int qkv_width() const { return (heads + 2 * kv_heads) * head_width; }
   int up_width() const { return gated ? 2 * inner : inner; }
 };
 
-// The layers of a side decoder, which reads a model's states: a drafter, or a CTC decoder.
+// The layers of a side decoder (drafter or CTC decoder), which reads states of the model.
 struct SideDecoderSpec {
   int layers = 0, heads = 0, inner = 0;
   bool pre_norm = false, gated = false;
   Activation activation = Activation::relu;
 
-  // The shape of its layers, which are as wide as the target's.
+  // The shape of its layers; their width is that of the target.
   LayerShape shape(LayerShape target) const {
     target.heads = target.kv_heads = heads;
     target.inner = inner;
@@ -147,7 +143,7 @@ struct SideDecoderSpec {
     target.gated = gated;
     target.activation = activation;
     target.recurrent = false;
-    target.head_dim = 0;
+    target.head_width = target.width / heads;
     target.norm = {};
     return target;
   }
@@ -157,10 +153,9 @@ class Layer {
  public:
   Layer(PackedWeights& weights, const std::string& name, const LayerShape& shape);
 
-  // Runs the rows of a pass; their keys and values go to layer `index` of the KV caches.
+  // Runs the rows of a pass, with layer `index` of the KV caches.
   void run(ForwardPass& pass, int index) const;
-  // Writes the keys and values of cross-attention; the operand of the pass holds the encoder's
-  // output.
+  // Writes the keys and values of cross-attention. The encoder output is loaded as the operand.
   void write_cross_kv(ForwardPass& pass, int index, const std::vector<KvCache*>& sources) const;
 
   const LayerShape& shape() const { return shape_; }
@@ -170,12 +165,12 @@ class Layer {
   void self_attention(ForwardPass& pass, int index) const;
   void recurrence(ForwardPass& pass, int index) const;
   void cross_attention(ForwardPass& pass, int index) const;
-  // Writes down where the queries of a pass look, which are those of some heads, one by one.
+  // Writes the attention weights of the queries of some heads.
   void record_weights(ForwardPass& pass, int index, Range heads) const;
   void feed_forward(ForwardPass& pass) const;
-  // Norms the residual stream (if norms come first) and loads it as the operand.
+  // Loads the residual stream as the operand, after the norm of a pre-norm layer.
   void load_sublayer_input(ForwardPass& pass, const Norm& norm) const;
-  // Adds `sublayer_out` to the residual stream, and norms that (if norms come last).
+  // Adds `sublayer_out` to the residual stream, and applies the norm of a post-norm layer.
   void add_to_residual(ForwardPass& pass, const Norm& norm) const;
   void project_output(ForwardPass& pass, const Matrix& matrix, const Buffer<float>& from,
                       int width) const;
@@ -188,12 +183,12 @@ class Layer {
 class Stack {
  public:
   Stack() = default;
-  // `name` holds blocks.0, blocks.1 ...; a stack of pre-norm layers ends with a norm of its own.
+  // Reads NAME.blocks.0, NAME.blocks.1, ...; a pre-norm stack ends with NAME.norm.
   Stack(PackedWeights& weights, const std::string& name, int layers, const LayerShape& shape);
 
-  // Calls `after_layer` with the index of each layer, once the residual stream has left it.
+  // Calls `after_layer` with the index of each layer after the layer.
   void run(ForwardPass& pass, const std::function<void(int)>& after_layer = nullptr) const;
-  // The same where no later call reads the keys and values: all layers use layer 0 of the caches.
+  // Runs with caches of a single layer, for stacks whose keys and values no later call reads.
   void run_uncached(ForwardPass& pass) const;
   void write_cross_kv(ForwardPass& pass, const std::vector<KvCache*>& sources) const;
 
@@ -208,7 +203,8 @@ class Stack {
   Norm norm_;
 };
 
-// Reserves the buffers of a pass of so many rows and keys, so that nothing can fail on the way.
+// Reserves the buffers of a pass of `rows` rows and at most `keys` keys; the pass allocates
+// nothing.
 void reserve_buffers(SharedBuffers& shared, WorkerBuffers& own, const LayerShape& shape, int rows,
                      int keys);
 

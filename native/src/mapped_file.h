@@ -10,7 +10,7 @@ namespace outrider {
 
 class MappedFile {
  public:
-  // Throws std::system_error where the system does not give it.
+  // Throws std::system_error.
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -19,12 +19,12 @@ class MappedFile {
   const unsigned char* data() const { return static_cast<const unsigned char*>(data_); }
   std::size_t size() const { return size_; }
 
-  // XXH64 of some bytes of the file. On Linux the pages leave the process again when they are read.
+  // XXH64 of some bytes of the file. On Linux their pages are released after reading.
   std::uint64_t checksum(std::span<const unsigned char> bytes) const;
 
  private:
   static constexpr std::size_t kPiece = std::size_t{1} << 20;
-  // Drops the pages around the first bytes, at most kPiece, from this process; the system keeps them.
+  // Releases the pages of the first kPiece bytes from this process; they stay in the page cache.
   void release(std::span<const unsigned char> bytes) const;
 
   const void* data_ = nullptr;

@@ -10,11 +10,12 @@
 namespace outrider {
 namespace {
 
-constexpr int kRowBlock = 32;  // rows whose sums are held at once: two AMX tiles
-constexpr int kSums = 6144;    // sums held at once; 24 KiB, which the first cache keeps
-constexpr int kPanelStep = 12; // panels at once are a multiple of this, as all products like it
+constexpr int kRowBlock = 32;  // rows whose sums are in memory at once: two AMX tiles
+constexpr int kSums = 6144;    // sums in memory at once: 24 KiB, which fit into the L1 cache
+constexpr int kPanelStep =
+    12;  // the number of panels at once is a multiple of this, for all products
 
-// x / scale in the nearest whole numbers, ties to even. `x` and `bytes` are padded to `kLanes`.
+// Rounds x / scale to integers, ties to even. `x` and `bytes` are padded to `kLanes`.
 void round_column(const float* x, int width, float scale, std::int8_t* bytes) {
   const Lanes divisor = broadcast(scale), limit = broadcast(127.0f);
   for (int k = 0; k < width; k += kLanes) {
@@ -23,14 +24,14 @@ void round_column(const float* x, int width, float scale, std::int8_t* bytes) {
   }
 }
 
-// What an int8 weight consists of, one part behind the other.
+// The parts of an int8 weight, stored one after another.
 struct Columns {
   std::int8_t* bytes;
   float* scales;
   std::int32_t* offsets;
 };
 
-// A column at a time is widened: the whole weight is never there in float32.
+// Converts one column at a time, so that the whole weight is never in float32.
 void pack_columns(const Array& weight, const Columns& out) {
   const auto depth = static_cast<std::size_t>(round_up(weight.shape[1], kDepthStep));
   std::vector<float> column(depth, 0.0f);
@@ -38,8 +39,7 @@ void pack_columns(const Array& weight, const Columns& out) {
   for (std::size_t c = 0; c < static_cast<std::size_t>(weight.shape[0]); ++c) {
     const float scale = read_column(weight, c, column.data(), bytes.data());
     std::int8_t* panel = out.bytes + c / kPanel * depth * kPanel + c % kPanel * 4;
-    for (std::size_t k = 0; k < depth; k += 4)
-      std::memcpy(panel + k * kPanel, bytes.data() + k, 4);
+    for (std::size_t k = 0; k < depth; k += 4) std::memcpy(panel + k * kPanel, bytes.data() + k, 4);
     out.scales[c] = scale;
     out.offsets[c] = 128 * std::accumulate(bytes.begin(), bytes.end(), 0);
   }
@@ -93,7 +93,7 @@ void Operand::load(const Kernel& kernel, Precision precision, const float* x, in
         kernel.rows->quantise(x + static_cast<std::ptrdiff_t>(r) * stride, width,
                               bytes_.data() + static_cast<std::ptrdiff_t>(r) * depth_, depth_);
   if (!kernel.unsigned_bytes) return;
-  std::int8_t* const bytes = bytes_.data();  // whose place the compiler need not look up again
+  std::int8_t* const bytes = bytes_.data();  // a local pointer, so that the loop is vectorised
   const std::ptrdiff_t count = static_cast<std::ptrdiff_t>(rows) * depth_;
   for (std::ptrdiff_t n = 0; n < count; ++n) bytes[n] = static_cast<std::int8_t>(bytes[n] ^ -128);
 }
@@ -144,7 +144,7 @@ Matrix Matrix::gather(std::span<const int> columns, Buffer<unsigned char>& out) 
   auto* offsets = reinterpret_cast<std::int32_t*>(bias + padded);
   const auto* from = int8 ? reinterpret_cast<const unsigned char*>(packed_)
                           : reinterpret_cast<const unsigned char*>(floats_);
-  // Where piece 0 of a column lies; the next is a panel's width further on.
+  // The offset of piece 0 of a column; the next piece is one panel width further.
   const auto start = [&](std::size_t column) {
     return (column / kPanel * depth * kPanel + column % kPanel) * 4;
   };
@@ -203,8 +203,8 @@ void Matrix::multiply_bytes(const Kernel& kernel, Operand& x, Range panels, floa
       for (int r = 0; r < rows; ++r) {
         const int out_row = out_rows == nullptr ? first + r : out_rows[first + r];
         kernel.rows->dequantise(sums + r * count * kPanel, columns,
-                                x.scales_[static_cast<std::size_t>(first + r)],
-                                scales_ + column, bias_ + column,
+                                x.scales_[static_cast<std::size_t>(first + r)], scales_ + column,
+                                bias_ + column,
                                 out + out_row * stride + column - panels.begin * kPanel);
       }
     }

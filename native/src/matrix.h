@@ -1,10 +1,10 @@
-// A weight of a linear layer, packed once, and products with it. It looks at numbers that a
-// `PackedWeights` keeps.
+// The packed weight of a linear layer, and products with it. The numbers belong to a
+// `PackedWeights`.
 //
 //     y = W x + b      int8:  W_ij ~ w_ij s_i,  x_j ~ q_j t   =>   y_i = t s_i sum_j w_ij q_j + b_i
 //
-// Each output column has a scale of its own, and each row of the input (one token) as well. So the
-// numbers of a token never depend on which other tokens are computed with it.
+// Each output column has its own scale, and so has each row of the input (one token). The results
+// of a token therefore do not depend on the other tokens of the batch.
 #pragma once
 
 #include "kernel/kernel.h"
@@ -23,16 +23,16 @@ struct Range {
   int begin = 0, end = 0;
 };
 
-// Writes a column of a weight [columns][width] as bytes, and returns its scale. `column` is scratch;
-// both have room up to the next multiple of 16, and zeros there.
+// Quantises a column of a weight [columns][width] and returns its scale. `column` is scratch; both
+// outputs are zero-padded to a multiple of 16.
 float read_column(const Array& weight, std::size_t number, float* column, std::int8_t* bytes);
 
-// Rows as a product wants them: bytes and their scales, or the numbers themselves.
+// The rows of a product: bytes and their scales, or pointers to floats.
 class Operand {
  public:
-  // Makes room for so many rows of so many numbers, so that nothing after this can fail.
+  // Reserves memory for `rows` rows of `width` numbers, so that `load` allocates nothing.
   void reserve(Precision precision, int rows, int width);
-  // Takes in `rows` rows of `width` numbers each, `stride` apart.
+  // Loads `rows` rows of `width` numbers each, `stride` apart.
   void load(const Kernel& kernel, Precision precision, const float* x, int rows, int width,
             int stride);
 
@@ -53,17 +53,17 @@ class Matrix {
   // NAME.weight is [columns][width]; without a bias NAME.bias is not read.
   Matrix(PackedWeights& weights, const std::string& name, int columns, int width,
          Precision precision, bool bias = true);
-  // The same weight with a bias of its own.
+  // The same weight with another bias.
   Matrix with_bias(PackedWeights& weights, const std::string& name) const;
 
-  // The same for some of the columns; their numbers lie in `out`.
+  // Copies some of the columns to `out`.
   Matrix gather(std::span<const int> columns, Buffer<unsigned char>& out) const;
 
   int columns() const { return columns_; }
   int panels() const { return (columns_ + kPanel - 1) / kPanel; }
 
-  // Computes the columns of some panels for all rows of `x`. The first of them goes to
-  // out + out_row(r) * stride for row r, out_row(r) being r where `out_rows` is null.
+  // Computes the columns of some panels for all rows of `x`. Row r is written to
+  // out + out_rows[r] * stride, or out + r * stride if `out_rows` is null.
   void multiply(const Kernel& kernel, Operand& x, Range panels, float* out, std::ptrdiff_t stride,
                 const int* out_rows = nullptr) const;
 

@@ -35,13 +35,13 @@ constexpr std::size_t align(std::size_t n) { return (n + kAlign - 1) / kAlign * 
   throw std::invalid_argument("this is not a packed model, or a damaged one: " + reason);
 }
 
-// Takes numbers and text off the front of a file, never more than there is.
+// Reads numbers and text from the front of a file; throws at its end.
 class Reader {
  public:
   explicit Reader(std::span<const unsigned char> bytes) : left_(bytes) {}
 
   std::span<const unsigned char> take(std::size_t count) {
-    if (count > left_.size()) refuse("it ends too soon");
+    if (count > left_.size()) refuse("it is truncated");
     const auto taken = left_.first(count);
     left_ = left_.subspan(count);
     return taken;
@@ -82,47 +82,48 @@ void PackedWeights::read_sections() {
   const std::span<const unsigned char> all{file_->data(), file_->size()};
   Reader reader(all);
   const auto magic = reader.take(sizeof kMagic);
-  if (std::memcmp(magic.data(), kMagic, sizeof kMagic) != 0) refuse("it begins otherwise");
+  if (std::memcmp(magic.data(), kMagic, sizeof kMagic) != 0) refuse("wrong magic number");
   const auto version = reader.number<std::uint32_t>();
   if (version != kVersion)
-    throw std::invalid_argument("this packed model is of version " + std::to_string(version) +
+    throw std::invalid_argument("the packed model has version " + std::to_string(version) +
                                 ", expected " + std::to_string(kVersion));
   const auto count = reader.number<std::uint32_t>();
-  if (reader.number<std::uint64_t>() != all.size()) refuse("it is of another size than it says");
+  if (reader.number<std::uint64_t>() != all.size()) refuse("wrong file size");
   const auto about = reader.number<std::uint64_t>();
-  if (count > reader.left() / kEntry) refuse("it ends too soon");
+  if (count > reader.left() / kEntry) refuse("it is truncated");
   std::vector<Entry> entries(count);
   for (Entry& entry : entries)
     entry = {reader.number<std::uint64_t>(), reader.number<std::uint64_t>(),
              reader.number<std::uint64_t>(), reader.number<std::uint32_t>(),
              reader.number<std::uint32_t>()};
   for (const Entry& entry : entries) {
-    if (entry.type >= kNumberTypes) refuse("a section is of no type we know");
+    if (entry.type >= kNumberTypes) refuse("a section has an unknown type");
     const auto type = static_cast<NumberType>(entry.type);
     if (entry.offset % kAlign != 0 || entry.offset > all.size() ||
         entry.bytes > all.size() - entry.offset)
-      refuse("a section lies outside");
+      refuse("a section is out of range");
     sums_.push_back({all.subspan(entry.offset, entry.bytes), entry.checksum});
     std::string name = reader.text(entry.name);
-    if (!sections_.emplace(name, PackedSection{type, all.subspan(entry.offset, entry.bytes)}).second)
-      refuse("a section is there twice");
+    if (!sections_.emplace(name, PackedSection{type, all.subspan(entry.offset, entry.bytes)})
+             .second)
+      refuse("a section is repeated");
     names_.push_back(std::move(name));
   }
-  if (about > reader.left()) refuse("it ends too soon");
+  if (about > reader.left()) refuse("it is truncated");
   about_ = reader.text(static_cast<std::size_t>(about));
   const auto front = all.first(all.size() - reader.left());
-  if (reader.number<std::uint64_t>() != xxh64(front)) refuse("its checksum is wrong");
+  if (reader.number<std::uint64_t>() != xxh64(front)) refuse("wrong checksum of the header");
 }
 
 void PackedWeights::verify() {
   if (verified_) return;
   for (const Sum& sum : sums_)
-    if (file_->checksum(sum.bytes) != sum.checksum) refuse("a checksum of its numbers is wrong");
+    if (file_->checksum(sum.bytes) != sum.checksum) refuse("wrong checksum of a section");
   verified_ = true;
 }
 
 const PackedSection* PackedWeights::find(const std::string& name, NumberType type,
-                                   std::size_t bytes) const {
+                                         std::size_t bytes) const {
   const auto found = sections_.find(name);
   if (found == sections_.end()) return nullptr;
   if (found->second.type != type || found->second.bytes.size() != bytes)
@@ -138,7 +139,7 @@ Buffer<unsigned char> PackedWeights::zeros(const std::string& name, std::size_t 
 }
 
 const PackedSection& PackedWeights::insert(const std::string& name, NumberType type,
-                                     Buffer<unsigned char> bytes) {
+                                           Buffer<unsigned char> bytes) {
   names_.push_back(name);
   owned_.push_back(std::move(bytes));
   const PackedSection section{type, {owned_.back().data(), owned_.back().size()}};
@@ -198,8 +199,8 @@ std::size_t PackedWeights::bytes() const {
 void PackedWeights::save(const std::filesystem::path& path, const std::string& about) const {
   std::string head(kMagic, sizeof kMagic), names;
   for (const std::string& name : names_) names += name;
-  std::size_t end = align(kHead + kEntry * names_.size() + names.size() + about.size() +
-                          sizeof(std::uint64_t));
+  std::size_t end =
+      align(kHead + kEntry * names_.size() + names.size() + about.size() + sizeof(std::uint64_t));
   std::string entries;
   for (const std::string& name : names_) {
     const PackedSection& section = sections_.at(name);

@@ -1,7 +1,7 @@
-// The weights of a model as it computes with them: numbers in sections, by name.
+// The packed weights of a model: sections of numbers, by name.
 //
-// They are packed from arrays, each when it is first asked for, or lie in a file that `save` wrote
-// and are mapped from there. The layout is the same for all instruction sets.
+// Each section is packed from arrays on first use, or mapped from a file that `save` wrote. The
+// layout is the same for all instruction sets.
 #pragma once
 
 #include "mapped_file.h"
@@ -29,10 +29,10 @@ inline constexpr NumberType kTypeOf<std::int32_t> = NumberType::int32;
 
 struct PackedSection {
   NumberType type = NumberType::float32;
-  std::span<const unsigned char> bytes;  // which begin where the widest vectors may
+  std::span<const unsigned char> bytes;  // aligned for the widest vectors
 };
 
-// Rows of numbers; bytes among them are times the scale of their row.
+// Rows of numbers; int8 rows have scales.
 struct PackedTable {
   PackedSection numbers;
   std::span<const float> scales;
@@ -40,18 +40,18 @@ struct PackedTable {
 
 class PackedWeights {
  public:
-  // Packs `arrays`, whose numbers must be there until the model is built.
+  // Packs `arrays`, whose numbers must stay valid until the model is built.
   explicit PackedWeights(Weights arrays) : arrays_(std::move(arrays)) {}
-  // Maps a file. Throws std::system_error where it cannot be read, std::invalid_argument where it
-  // is not what `save` wrote: all sizes are checked, and the checksum of what is before the numbers.
+  // Maps a file. Throws std::system_error if it cannot be read, and std::invalid_argument if its
+  // sizes or the checksum of its header are wrong.
   explicit PackedWeights(const std::filesystem::path& path);
   PackedWeights(const PackedWeights&) = delete;
   PackedWeights& operator=(const PackedWeights&) = delete;
 
-  // Reads the numbers of a mapped file, once; throws std::invalid_argument where they are damaged.
+  // Verifies the checksums of a mapped file, once; throws std::invalid_argument.
   void verify();
 
-  // What is packed; null where everything is.
+  // The arrays to pack; null after packing, and for a mapped file.
   Weights* arrays() { return arrays_ ? &*arrays_ : nullptr; }
   void release_arrays() {
     if (arrays_) arrays_.reset();
@@ -64,7 +64,7 @@ class PackedWeights {
   }
   std::size_t bytes() const;
 
-  // The section of this name, of `size` numbers: all zero, until fill(arrays, numbers) packs them.
+  // The section of this name with `size` numbers; packed by fill(arrays, zeroed numbers).
   template <typename T, typename Fill>
   std::span<const T> get(const std::string& name, std::size_t size, const Fill& fill) {
     if (const PackedSection* found = find(name, kTypeOf<T>, size * sizeof(T)))
@@ -76,10 +76,10 @@ class PackedWeights {
 
   // An array of this name and shape as float32.
   std::span<const float> floats(const std::string& name, const std::vector<int>& shape);
-  // An array of this name and shape, in the smallest type that holds it exactly.
+  // An array of this name and shape, in the smallest type that represents it exactly.
   PackedTable table(const std::string& name, const std::vector<int>& shape);
 
-  // Writes all there is, and `about`, which is the caller's: what it was packed from, say.
+  // Writes all sections and `about`, a text of the caller that identifies the model.
   void save(const std::filesystem::path& path, const std::string& about) const;
 
  private:
@@ -88,10 +88,11 @@ class PackedWeights {
     return {reinterpret_cast<const T*>(section.bytes.data()), section.bytes.size() / sizeof(T)};
   }
   const PackedSection& table_numbers(const std::string& name, const std::vector<int>& shape);
-  // The section, if it is there; one of another type or size is refused.
+  // The section, or null; throws if it has another type or size.
   const PackedSection* find(const std::string& name, NumberType type, std::size_t bytes) const;
   Buffer<unsigned char> zeros(const std::string& name, std::size_t bytes) const;
-  const PackedSection& insert(const std::string& name, NumberType type, Buffer<unsigned char> bytes);
+  const PackedSection& insert(const std::string& name, NumberType type,
+                              Buffer<unsigned char> bytes);
   void read_sections();
 
   struct Sum {

@@ -10,9 +10,9 @@
 namespace outrider {
 namespace {
 
-constexpr int kPanelsAtOnce = 4;  // whose dots stay in the first cache
-constexpr int kLevels = 8;        // nibbles from -8 to 7
-constexpr float kRowRest = 0.006f;  // |y_g - Y_g| / |y_g|, which rests of words account for
+constexpr int kPanelsAtOnce = 4;    // whose dots fit into the L1 cache
+constexpr int kLevels = 8;          // nibbles from -8 to 7
+constexpr float kRowRest = 0.006f;  // |y_g - Y_g| / |y_g| that rests include
 
 // The upper half of the smallest bfloat16 that is not below x, which is not negative.
 std::uint16_t upper_half(float x) {
@@ -24,10 +24,10 @@ float widened(std::uint16_t half) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
 }
 
-// What is rounded, of |w| |x|. A turned number is a sum of `width` products with a row of length 1:
-// as many 2^-24 of the sum of their sizes off as are added one after another, and there are `width`
-// such numbers. It is done to w and to x. That R is not quite orthonormal, that bounds and exact
-// scores are rounded, is far less.
+// Bound of the rounding errors, relative to |w| |x|. Each of the `width` rotated numbers is a sum
+// of `width` products with a row of length 1, with an error of 2^-24 of the sum of magnitudes for
+// each sequential addition. This applies to w and to x. The errors of R's orthonormality, of bounds
+// and of exact scores are far smaller.
 float slack(int width) {
   const auto sums = static_cast<float>(kSummedApart + round_up(width, kSummedApart) / kSummedApart);
   return 1e-5f + 2.0f * sums * std::sqrt(static_cast<float>(width)) * 0x1p-24f;
@@ -44,7 +44,7 @@ float level_of(float x, float scale) {
   return std::min(std::max(whole, -static_cast<float>(kLevels)), kLevels - 1.0f);
 }
 
-// The scale, of some, with which four bits lose least: the largest numbers may well be clipped.
+// The scale, of a few, with the smallest error of four bits; large numbers can be clipped.
 float best_scale(const float* u) {
   float top = 0.0f;
   for (int k = 0; k < kGroup; ++k) top = std::max(top, std::abs(u[k]));
@@ -82,7 +82,7 @@ float round_group(const float* u, float lost, std::uint8_t* nibbles, std::uint16
 
 }  // namespace
 
-bool Screen::is_there(const PackedWeights& weights, const std::string& name) {
+bool Screen::available(const PackedWeights& weights, const std::string& name) {
   const std::string rotation = name + ".rotation.weight";
   return weights.has(rotation) || weights.has(rotation + ".float32");
 }
@@ -117,7 +117,7 @@ void Screen::pack(const Kernel& kernel, const Array& weight, const Array* bias,
   const auto depth = static_cast<std::size_t>(depth_);
   auto* records = reinterpret_cast<std::uint16_t*>(out + padded * depth / 2);
   auto* added = reinterpret_cast<float*>(records + padded * static_cast<std::size_t>(groups) * 2);
-  std::vector<float> columns(kPanel * depth), turned(kPanel * depth);
+  std::vector<float> columns(kPanel * depth), rotated(kPanel * depth);
   std::vector<std::int8_t> bytes(depth);
   Operand operand;
   operand.reserve(Precision::float32, kPanel, width_);
@@ -131,17 +131,18 @@ void Screen::pack(const Kernel& kernel, const Array& weight, const Array* bias,
       for (int k = 0; k < width_; ++k) column[k] = scale * static_cast<float>(bytes[k]);
     }
     operand.load(kernel, Precision::float32, columns.data(), count, width_, depth_);
-    rotation_.multiply(kernel, operand, {0, rotation_.panels()}, turned.data(), depth_);
+    rotation_.multiply(kernel, operand, {0, rotation_.panels()}, rotated.data(), depth_);
     for (int c = 0; c < count; ++c) {
       const float* column = columns.data() + static_cast<std::ptrdiff_t>(c) * depth_;
-      const float* u = turned.data() + static_cast<std::ptrdiff_t>(c) * depth_;
+      const float* u = rotated.data() + static_cast<std::ptrdiff_t>(c) * depth_;
       const float lost = slack(width_) * length(column, width_);
-      if (!std::isfinite(lost)) throw std::invalid_argument("a word's weights are not finite");
+      if (!std::isfinite(lost))
+        throw std::invalid_argument("the weights of a token are not finite");
       for (int g = 0; g < groups; ++g) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(p) * groups + g;
-        largest = std::max(largest, round_group(u + g * kGroup, lost,
-                                                nibbles + at * kGroupBytes + c * 4,
-                                                records + at * 2 * kPanel + c));
+        largest =
+            std::max(largest, round_group(u + g * kGroup, lost, nibbles + at * kGroupBytes + c * 4,
+                                          records + at * 2 * kPanel + c));
       }
     }
   }
@@ -157,30 +158,30 @@ void Screen::reserve(ScreenBuffers& buffers, int rows) const {
   const auto count = static_cast<std::size_t>(rows);
   const std::size_t groups = static_cast<std::size_t>(depth_ / kGroup);
   buffers.bytes.reserve(count * groups * kGroup);
-  buffers.whole.reserve(count * groups * kGroup);
-  buffers.turned.reserve(count * groups * kGroup);
+  buffers.exact.reserve(count * groups * kGroup);
+  buffers.rotated.reserve(count * groups * kGroup);
   buffers.factors.reserve(count * groups * 3);
   buffers.dots.reserve(count * kPanelsAtOnce * groups * kPanel);
   buffers.bounds.reserve(count * static_cast<std::size_t>(panels()));
   buffers.operand.reserve(Precision::float32, rows, width_);
 }
 
-void Screen::turn(const Kernel& kernel, ScreenBuffers& buffers, const float* x, int rows,
-                  int stride) const {
+void Screen::rotate(const Kernel& kernel, ScreenBuffers& buffers, const float* x, int rows,
+                    int stride) const {
   const int groups = depth_ / kGroup;
   for (int r = 0; r < rows; ++r) {
     std::int8_t* bytes = buffers.bytes.data() + static_cast<std::ptrdiff_t>(r) * depth_;
-    float* whole = buffers.whole.data() + static_cast<std::ptrdiff_t>(r) * depth_;
-    const float scale = kernel.rows->quantise(x + static_cast<std::ptrdiff_t>(r) * stride, width_,
-                                              bytes, depth_);
+    float* whole = buffers.exact.data() + static_cast<std::ptrdiff_t>(r) * depth_;
+    const float scale =
+        kernel.rows->quantise(x + static_cast<std::ptrdiff_t>(r) * stride, width_, bytes, depth_);
     for (int k = 0; k < width_; ++k) whole[k] = scale * static_cast<float>(bytes[k]);
   }
-  buffers.operand.load(kernel, Precision::float32, buffers.whole.data(), rows, width_, depth_);
-  std::fill_n(buffers.turned.data(), static_cast<std::ptrdiff_t>(rows) * depth_, 0.0f);
-  rotation_.multiply(kernel, buffers.operand, {0, rotation_.panels()}, buffers.turned.data(),
+  buffers.operand.load(kernel, Precision::float32, buffers.exact.data(), rows, width_, depth_);
+  std::fill_n(buffers.rotated.data(), static_cast<std::ptrdiff_t>(rows) * depth_, 0.0f);
+  rotation_.multiply(kernel, buffers.operand, {0, rotation_.panels()}, buffers.rotated.data(),
                      depth_);
   for (int at = 0; at < rows * groups; ++at) {
-    const float* y = buffers.turned.data() + static_cast<std::ptrdiff_t>(at) * kGroup;
+    const float* y = buffers.rotated.data() + static_cast<std::ptrdiff_t>(at) * kGroup;
     std::int8_t* bytes = buffers.bytes.data() + static_cast<std::ptrdiff_t>(at) * kGroup;
     const float step = kernel.rows->quantise(y, kGroup, bytes, kGroup);
     float rest[kGroup];
@@ -200,7 +201,7 @@ void Screen::turn(const Kernel& kernel, ScreenBuffers& buffers, const float* x, 
 void Screen::bound(const Kernel& kernel, ScreenBuffers& buffers, const float* x, int rows,
                    int stride, Range panels) const {
   const int groups = depth_ / kGroup, count = panels.end - panels.begin;
-  turn(kernel, buffers, x, rows, stride);
+  rotate(kernel, buffers, x, rows, stride);
   for (int p = panels.begin; p < panels.end; p += kPanelsAtOnce) {
     const int some = std::min(kPanelsAtOnce, panels.end - p);
     const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(p) * groups;

@@ -1,8 +1,7 @@
 #include "state.h"
 
-#include <unordered_set>
-
 #include <string>
+#include <unordered_set>
 
 namespace outrider {
 namespace {
@@ -47,10 +46,10 @@ void State::rollback(const std::vector<int>& lengths) {
 void State::select(const std::vector<int>& rows) {
   std::vector<int> uses(sequences.size(), 0);
   for (int row : rows) {
-    if (row < 0 || row >= size()) throw std::invalid_argument("select: there is no such row");
+    if (row < 0 || row >= size()) throw std::invalid_argument("select: no such row");
     ++uses[static_cast<std::size_t>(row)];
   }
-  // Copies first: they alone can fail, and then nothing has happened.
+  // Copies come first: only they can throw, and the state is still unchanged then.
   std::vector<std::unique_ptr<Sequence>> chosen(rows.size());
   for (std::size_t n = 0; n < rows.size(); ++n) {
     const auto row = static_cast<std::size_t>(rows[n]);
@@ -62,16 +61,16 @@ void State::select(const std::vector<int>& rows) {
 }
 
 void State::join(State& other, const std::vector<int>& at) {
-  if (owner != other.owner) throw std::invalid_argument("join: these are states of two models");
+  if (owner != other.owner) throw std::invalid_argument("join: the states are of two models");
   if (drafting_ != other.drafting_ || parallel_ != other.parallel_)
-    throw std::invalid_argument("join: the two states were opened for different things");
+    throw std::invalid_argument("join: the states were opened for different modes");
   if (at.size() != other.sequences.size())
     throw std::invalid_argument("join: one place for each row of the other state");
   std::size_t length = sequences.size();
   std::vector<bool> taken(length, false);
   for (const int place : at) {
     if (place < 0 || static_cast<std::size_t>(place) > length)
-      throw std::invalid_argument("join: there is no place " + std::to_string(place));
+      throw std::invalid_argument("join: no place " + std::to_string(place));
     if (static_cast<std::size_t>(place) == length) {
       taken.push_back(false);
       ++length;
@@ -80,20 +79,20 @@ void State::join(State& other, const std::vector<int>& at) {
       throw std::invalid_argument("join: two rows for place " + std::to_string(place));
     taken[static_cast<std::size_t>(place)] = true;
   }
-  sequences.reserve(length);  // the last thing that can fail
+  sequences.reserve(length);  // nothing below throws
   sequences.resize(length);
   for (std::size_t n = 0; n < at.size(); ++n)
     sequences[static_cast<std::size_t>(at[n])] = std::move(other.sequences[n]);
   other.sequences.clear();
   keep_longer(sines, other.sines);
-  keep_longer(angles, other.angles);
-  keep_longer(drafter_angles, other.drafter_angles);
+  keep_longer(rotary, other.rotary);
+  keep_longer(drafter_rotary, other.drafter_rotary);
   keep_longer(bias, other.bias);
 }
 
 std::size_t State::bytes() const {
   std::size_t total = 0;
-  std::unordered_set<const Source*> seen;  // beams share theirs
+  std::unordered_set<const Source*> seen;  // beams share sources
   for (const auto& sequence : sequences) {
     total += sequence->decoder.bytes() + sequence->drafter.bytes();
     const Source* source = sequence->source.get();

@@ -3,8 +3,8 @@
 namespace outrider {
 namespace {
 
-constexpr int kSpins = 2000;      // some microseconds: longer than a share of a layer should take
-constexpr int kIdleSpins = 4000;  // longer than a caller needs between two calls
+constexpr int kSpins = 2000;      // some microseconds: longer than a share of a layer
+constexpr int kIdleSpins = 4000;  // longer than the time between two calls
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -27,7 +27,7 @@ void Barrier::wait() {
     if (spins < kSpins)
       pause();
     else
-      std::this_thread::yield();  // the thread we wait for may need this very core
+      std::this_thread::yield();  // the other thread may need this core
   }
 }
 
@@ -35,7 +35,7 @@ Team::Team(int threads) : threads_(threads), barrier_(threads) {
   try {
     for (int index = 1; index < threads; ++index)
       others_->emplace_back([this, index] { worker_loop(index); });
-  } catch (...) {  // the system gives no more threads; those there are must end
+  } catch (...) {  // the system refused a thread; stop the others
     close();
     throw;
   }
@@ -45,7 +45,7 @@ Team::~Team() { close(); }
 
 void Team::close() {
   if (process_.forked()) {
-    static_cast<void>(others_.release());  // no such threads here: neither to join nor to let go
+    static_cast<void>(others_.release());  // the child has none of these threads
     return;
   }
   closing_.store(true, std::memory_order_release);
@@ -85,7 +85,7 @@ void Team::worker_loop(int index) {
       pause();
       ++spins;
     }
-    generation_.wait(seen, std::memory_order_acquire);  // asleep until there is work
+    generation_.wait(seen, std::memory_order_acquire);  // sleeps until there is work
     ++seen;
     if (closing_.load(std::memory_order_acquire)) return;
     (*work_)(Worker{index, threads_, &barrier_});

@@ -1,7 +1,7 @@
-// Threads that go through the layers of a model together.
+// Threads that run the layers of a model together.
 //
-// Few tokens: every thread runs every layer, computes its share of the columns, and waits for the
-// others at a barrier. Many tokens: every thread takes some of the sequences and needs nobody.
+// With few tokens every thread computes some columns of every product and waits for the others at a
+// barrier. With many tokens every thread computes some of the sequences independently.
 #pragma once
 
 #include "fork.h"
@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-// Waits by looking again and again, for a while; then lets others run.
+// Spins for a while, then yields.
 class Barrier {
  public:
   explicit Barrier(int count) : count_(count) {}
@@ -28,12 +28,12 @@ class Barrier {
   std::atomic<unsigned> phase_{0};
 };
 
-// One thread's place in a team.
+// One thread of a team.
 struct Worker {
   int index = 0, count = 1;
-  Barrier* barrier = nullptr;  // none where a thread works alone
+  Barrier* barrier = nullptr;  // null if the worker is independent
 
-  // This worker's share of n things.
+  // This worker's share of n items.
   Range share(int n) const {
     return {static_cast<int>(static_cast<long long>(n) * index / count),
             static_cast<int>(static_cast<long long>(n) * (index + 1) / count)};
@@ -52,10 +52,9 @@ class Team {
 
   int threads() const { return threads_; }
 
-  // Runs work(worker) on every thread, the calling one among them, and returns when all are done.
-  // If the team is busy with another caller, or this is a forked process, where its threads are
-  // not, the calling thread does all the work alone: the numbers are the same. `work` must not
-  // throw.
+  // Runs work(worker) on every thread, including the calling one, and returns when all are done. If
+  // the team is busy, or in a forked child, which has no other threads, the calling thread runs the
+  // work alone, with the same results. `work` must not throw.
   void run(const std::function<void(const Worker&)>& work);
 
  private:

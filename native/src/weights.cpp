@@ -8,10 +8,10 @@
 namespace outrider {
 namespace {
 
-constexpr std::int32_t kInfinity = 0x7f800000;  // the bits of one, as float32
+constexpr std::int32_t kInfinity = 0x7f800000;  // bits of a float32
 
-// 2^112: so far apart the exponents of float32 and float16 begin. One product moves numbers from
-// one to the other, denormals too.
+// 2^112, the difference of the exponent biases of float32 and float16. One multiplication converts
+// between them, including denormals.
 constexpr float kHalfScale = 5192296858534827628530496329220096.0f;
 
 float widen_half(std::uint16_t half) {
@@ -96,7 +96,7 @@ float Array::read(std::size_t begin, std::size_t count, float* out) const {
     const auto width = static_cast<std::size_t>(shape.back());
     for (std::size_t i = 0; i < count; ++i) out[i] *= scales[(begin + i) / width];
   }
-  std::int32_t most = 0;  // the bits of magnitudes are in the order of magnitudes
+  std::int32_t most = 0;  // magnitudes compare like their bits
   for (std::size_t i = 0; i < count; ++i) {
     std::int32_t bits;
     std::memcpy(&bits, out + i, sizeof bits);

@@ -1,4 +1,4 @@
-// The named arrays a model is built from. They are read while it is built, and not kept.
+// The named arrays a model is built from; they are only read while it is built.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@
 
 namespace outrider {
 
-// How numbers lie in memory, and in a packed file. A bfloat16 is the upper half of a float32.
+// Storage types in memory and in a packed file. A bfloat16 is the upper half of a float32.
 enum class NumberType : std::uint32_t { float32, float16, bfloat16, int8, int32 };
 
 constexpr int kNumberTypes = 5;
 
-// What weights come in, unless they are int8 with scales.
+// Types of weights other than int8 with scales.
 constexpr bool is_float(NumberType type) { return type <= NumberType::bfloat16; }
 
 constexpr std::size_t size_of(NumberType type) {
@@ -24,26 +24,27 @@ constexpr std::size_t size_of(NumberType type) {
 
 std::size_t size_of(const std::vector<int>& shape);
 
-// Writes `count` floats or bytes, which need not be aligned, as float32: exactly.
+// Converts `count` unaligned numbers to float32, exactly.
 void widen(const void* numbers, NumberType type, std::size_t count, float* out);
-// The other way; what does not fit is cut off.
+// Converts from float32 and truncates bits that do not fit.
 void narrow(const float* numbers, std::size_t count, NumberType type, void* out);
 
-// An array of whoever builds the model, as it may lie in a file that is mapped to memory.
+// An array of the caller, possibly in a mapped file.
 struct Array {
   std::string name;
   const void* data = nullptr;
   NumberType type = NumberType::float32;
   std::vector<int> shape;
-  std::vector<float> scales = {};  // of int8, one a row: its numbers are bytes times this
+  std::vector<float> scales = {};  // of int8, one for each row
 
-  // Writes the numbers from `begin` on as float32 and returns the largest magnitude among them.
-  // Throws where one of them is not finite.
+  // Writes the numbers from `begin` as float32 and returns their largest magnitude. Throws if a
+  // number is not finite.
   float read(std::size_t begin, std::size_t count, float* out) const;
-  // The same bytes and scale, for int8: what is quantised already is not rounded again. Throws
-  // where the scale is not finite, or a byte is -128, which not every instruction set negates.
+  // Copies a row of int8 unchanged and returns its scale. Throws if the scale is not finite or a
+  // byte is -128, which some instruction sets cannot negate.
   float read_bytes(std::size_t row, std::int8_t* out) const;
-  // The smallest type that holds every number exactly: int8 for itself. Throws where one of them is not finite.
+  // The smallest type that represents every number exactly; int8 stays int8. Throws if a number is
+  // not finite.
   NumberType exact_type() const;
 };
 
@@ -53,9 +54,9 @@ class Weights {
 
   bool has(const std::string& name) const { return arrays_.count(name) != 0; }
 
-  // The array of this name and shape; anything else is the caller's mistake, and named.
+  // The array of this name; throws std::invalid_argument if it is missing or of another shape.
   const Array& get(const std::string& name, const std::vector<int>& shape) const;
-  // Makes `name` another name of what `other` is, unless there is one of it.
+  // Makes `name` an alias of `other` unless an array of this name exists.
   void tie(const std::string& name, const std::string& other);
 
  private:

@@ -15,8 +15,8 @@ namespace {
 // A batch of sequences on their way, in blocks of any size; some join late, and leave early.
 class Batch {
  public:
-  Batch(Model& model, const TinyModel& tiny, std::vector<Example> examples, Dice& dice)
-      : model_(model), tiny_(tiny), dice_(dice), examples_(std::move(examples)) {
+  Batch(Engine& engine, const TinyModel& tiny, std::vector<Example> examples, Dice& dice)
+      : engine_(engine), tiny_(tiny), dice_(dice), examples_(std::move(examples)) {
     transcripts_.resize(examples_.size());
     drafts_.resize(examples_.size());
     state_ = open();
@@ -45,8 +45,8 @@ class Batch {
                                     examples_.begin() + static_cast<std::ptrdiff_t>(end));
     std::vector<int> capacities;
     for (std::size_t n = 0; n < some.size(); ++n) capacities.push_back(kRoom + dice_.pick(0, 5));
-    auto state = model_.encode(sources_of(some), capacities, true, tiny_.ctc.has_value());
-    const auto found = slots(model_, *state, tiny_);
+    auto state = engine_.encode(sources_of(some), capacities, true, tiny_.ctc.has_value());
+    const auto found = slots(engine_, *state, tiny_);
     for (std::size_t b = 0; waiting_ < end; ++b, ++waiting_) {
       transcripts_[waiting_].slots = found[b];
       owner_.push_back(waiting_);
@@ -84,30 +84,30 @@ class Batch {
       last.push_back(left(n) > 0 ? examples_[n].tokens[static_cast<std::size_t>(done(n))] : 0);
       counts.push_back(dice_.pick(0, kSlots));
     }
-    const auto found = draft(model_, *state_, last, counts);
+    const auto found = draft(engine_, *state_, last, counts);
     for (std::size_t b = 0; b < owner_.size(); ++b) drafts_[owner_[b]] = found[b];
   }
 
   // Gives each sequence some of its tokens and some wrong ones after them, which are taken back.
   void extend_some() {
-    std::vector<std::vector<int>> tokens;
+    TokenRows tokens;
     std::vector<int> right, lengths;
     for (std::size_t n : owner_) {
       right.push_back(dice_.pick(0, std::min(6, left(n))));
       const int count = std::min(kRoom - done(n), dice_.pick(right.back(), 7));
       lengths.push_back(done(n) + right.back());
-      tokens.push_back(dice_.ids(count, tiny_.spec.words));
+      tokens.push_back(dice_.ids(count, tiny_.spec.vocab_size));
       std::copy_n(examples_[n].tokens.begin() + done(n), right.back(), tokens.back().begin());
     }
-    const auto logits = extend(model_, *state_, tokens);
+    const auto logits = extend(engine_, *state_, tokens);
     state_->rollback(lengths);
     for (std::size_t b = 0; b < owner_.size(); ++b) keep(owner_[b], right[b], logits[b]);
   }
 
   void keep(std::size_t n, int count, const std::vector<float>& logits) {
     const float* row = logits.data();
-    for (int t = 0; t < count; ++t, row += tiny_.spec.words) {
-      transcripts_[n].logits.emplace_back(row, row + tiny_.spec.words);
+    for (int t = 0; t < count; ++t, row += tiny_.spec.vocab_size) {
+      transcripts_[n].logits.emplace_back(row, row + tiny_.spec.vocab_size);
       // Only the draft before the first of a block was made; the rest are what `alone` checks.
       transcripts_[n].drafts.push_back(t == 0 ? drafts_[n] : std::vector<float>());
     }
@@ -127,7 +127,7 @@ class Batch {
     owner_ = owner;
   }
 
-  Model& model_;
+  Engine& engine_;
   const TinyModel& tiny_;
   Dice& dice_;
   std::vector<Example> examples_;
@@ -154,11 +154,11 @@ void check_exactness(Dice& dice, Precision precision) {
   for (const Example& example : examples) expected.push_back(alone(*plain, tiny, example));
   const auto plan = static_cast<std::uint64_t>(dice.pick(0, 1 << 30));
   const auto compare = [&](const std::string& name, int threads) {
-    const auto model = tiny.build(name, threads);
-    CHECK(model->instruction_set() == name && model->threads() == threads);
-    CHECK(equal(alone(*model, tiny, examples[0]), expected[0]));
+    const auto engine = tiny.build(name, threads);
+    CHECK(engine->model().kernel.name == name && engine->threads() == threads);
+    CHECK(equal(alone(*engine, tiny, examples[0]), expected[0]));
     Dice same_dice(plan);
-    const std::vector<Transcript> found = Batch(*model, tiny, examples, same_dice).run();
+    const std::vector<Transcript> found = Batch(*engine, tiny, examples, same_dice).run();
     for (std::size_t n = 0; n < examples.size(); ++n) CHECK(agrees(found[n], expected[n]));
   };
   const std::vector<std::string> names = available_kernels();
@@ -168,26 +168,26 @@ void check_exactness(Dice& dice, Precision precision) {
             threads);
 }
 
-// Several threads call one model, each with a state of its own.
+// Several threads call one engine, each with its own state.
 void check_callers(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
   const std::vector<Example> examples = random_examples(dice, tiny, 3);
-  const auto model = tiny.build("", dice.pick(2, 3));
+  const auto engine = tiny.build("", dice.pick(2, 3));
   std::vector<Transcript> expected;
-  for (const Example& example : examples) expected.push_back(alone(*model, tiny, example));
+  for (const Example& example : examples) expected.push_back(alone(*engine, tiny, example));
   std::vector<int> wrong(examples.size(), 0);
   std::vector<std::thread> callers;
   for (std::size_t n = 0; n < examples.size(); ++n)
     callers.emplace_back([&, n] {
       for (int round = 0; round < 3; ++round) {
-        const auto state = model->encode({examples[n].source}, {kRoom}, true, false);
+        const auto state = engine->encode({examples[n].source}, {kRoom}, true, false);
         for (std::size_t t = 0; t < examples[n].tokens.size(); ++t) {
           const std::vector<int> token = {examples[n].tokens[t]};
-          std::vector<float> logits(static_cast<std::size_t>(tiny.spec.words));
-          const Draft found = model->draft(*state, token, {kSlots}, {}, {});
+          std::vector<float> logits(static_cast<std::size_t>(tiny.spec.vocab_size));
+          const Draft found = draft(*engine, *state, token, {kSlots}, {}, {});
           wrong[n] += static_cast<float>(found.tokens[0][0]) != expected[n].drafts[t][0];
           wrong[n] += found.confidence[0].back() != expected[n].drafts[t].back();
-          model->extend(*state, {token}, 1, false, logits.data());
+          extend(*engine, *state, {token}, 1, false, logits.data());
           wrong[n] += !same(logits, expected[n].logits[t]);
         }
       }

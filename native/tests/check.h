@@ -20,7 +20,7 @@ inline Tally& tally() {
   return count;
 }
 
-// Counts a check, and says where one failed. All run on the main thread.
+// Counts a check and reports the place of a failure. All run on the main thread.
 inline void check(bool holds, const char* what, const char* file, int line) {
   if (holds) {
     ++tally().passed;
@@ -64,9 +64,9 @@ class Dice {
     return values.begin()[pick(0, static_cast<int>(values.size()) - 1)];
   }
 
-  std::vector<int> ids(int count, int words) {
+  std::vector<int> ids(int count, int vocab_size) {
     std::vector<int> out(static_cast<std::size_t>(count));
-    for (int& id : out) id = pick(0, words - 1);
+    for (int& id : out) id = pick(0, vocab_size - 1);
     return out;
   }
 

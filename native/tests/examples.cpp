@@ -13,8 +13,8 @@ bool equal(const Transcript& left, const Transcript& right) {
   return same(left.slots, right.slots);
 }
 
-std::vector<std::vector<int>> sources_of(const std::vector<Example>& examples) {
-  std::vector<std::vector<int>> sources;
+TokenRows sources_of(const std::vector<Example>& examples) {
+  TokenRows sources;
   for (const Example& example : examples) sources.push_back(example.source);
   return sources;
 }
@@ -23,24 +23,25 @@ std::vector<Example> random_examples(Dice& dice, const TinyModel& tiny, int coun
   std::vector<Example> examples;
   for (int n = 0; n < count; ++n) {
     Example example;
-    if (tiny.reads()) example.source = dice.ids(dice.pick(1, 12), tiny.spec.words);
-    example.tokens = dice.ids(dice.pick(1, kTokens), tiny.spec.words);
+    if (tiny.has_encoder()) example.source = dice.ids(dice.pick(1, 12), tiny.spec.vocab_size);
+    example.tokens = dice.ids(dice.pick(1, kTokens), tiny.spec.vocab_size);
     examples.push_back(example);
   }
   return examples;
 }
 
-std::vector<std::vector<float>> draft(Model& model, State& state, const std::vector<int>& last,
+std::vector<std::vector<float>> draft(Engine& engine, State& state, const std::vector<int>& last,
                                       const std::vector<int>& counts,
                                       const std::vector<std::vector<double>>& uniform) {
-  const std::size_t sequences = last.size(), few = static_cast<std::size_t>(model.candidates());
+  const std::size_t sequences = last.size(),
+                    few = static_cast<std::size_t>(engine.model().candidates());
   int longest = 0;
   for (int count : counts) longest = std::max(longest, count);
   const auto wide = static_cast<std::size_t>(longest);
   std::vector<std::int64_t> ids(sequences * wide * few, -7);
   std::vector<float> probabilities(ids.size(), -7.0f);
-  const Draft found = model.draft(state, last, counts, {{}, uniform, {}},
-                                  {ids.data(), probabilities.data(), longest});
+  const Draft found = draft(engine, state, last, counts, {1.0f, uniform, {}},
+                            {ids.data(), probabilities.data(), longest});
   std::vector<std::vector<float>> out(sequences);
   for (std::size_t b = 0; b < sequences; ++b) {
     CHECK(found.tokens[b].size() == static_cast<std::size_t>(counts[b]));
@@ -61,59 +62,59 @@ std::vector<std::vector<float>> draft(Model& model, State& state, const std::vec
   return out;
 }
 
-std::vector<std::vector<float>> draft(Model& model, State& state, const std::vector<int>& last) {
-  return draft(model, state, last, std::vector<int>(last.size(), kSlots));
+std::vector<std::vector<float>> draft(Engine& engine, State& state, const std::vector<int>& last) {
+  return draft(engine, state, last, std::vector<int>(last.size(), kSlots));
 }
 
-std::vector<std::vector<float>> extend(Model& model, State& state,
-                                       const std::vector<std::vector<int>>& tokens) {
+std::vector<std::vector<float>> extend(Engine& engine, State& state, const TokenRows& tokens) {
   std::size_t width = 0;
-  const auto words = static_cast<std::size_t>(model.spec().words);
+  const auto vocab_size = static_cast<std::size_t>(engine.model().spec.vocab_size);
   for (const std::vector<int>& row : tokens) width = std::max(width, row.size());
-  std::vector<float> logits(tokens.size() * width * words, -7.0f);
-  model.extend(state, tokens, static_cast<int>(width), false, logits.data());
+  std::vector<float> logits(tokens.size() * width * vocab_size, -7.0f);
+  extend(engine, state, tokens, static_cast<int>(width), false, logits.data());
   std::vector<std::vector<float>> out;
   for (std::size_t b = 0; b < tokens.size(); ++b) {
-    const float* row = logits.data() + b * width * words;
-    const float* end = row + tokens[b].size() * words;
+    const float* row = logits.data() + b * width * vocab_size;
+    const float* end = row + tokens[b].size() * vocab_size;
     out.emplace_back(row, end);
-    CHECK(std::all_of(end, row + width * words, [](float x) { return x == -7.0f; }));
+    CHECK(std::all_of(end, row + width * vocab_size, [](float x) { return x == -7.0f; }));
   }
   return out;
 }
 
 std::vector<int> room(std::size_t sequences) { return std::vector<int>(sequences, kRoom); }
 
-std::vector<std::vector<float>> slots(Model& model, State& state, const TinyModel& tiny) {
+std::vector<std::vector<float>> slots(Engine& engine, State& state, const TinyModel& tiny) {
   const auto sequences = static_cast<std::size_t>(state.size());
   std::vector<std::vector<float>> out(sequences);
   if (!tiny.ctc) return out;
   int width = 0;
   for (const auto& sequence : state.sequences)
-    width = std::max(width, sequence->source->length * model.upsample());
+    width = std::max(width, sequence->source->length * engine.model().upsample());
   const auto wide = static_cast<std::size_t>(width),
-             words = static_cast<std::size_t>(tiny.spec.words);
+             vocab_size = static_cast<std::size_t>(tiny.spec.vocab_size);
   std::vector<std::int64_t> known(sequences * wide, -1);
   for (std::size_t b = 0; b < sequences; ++b) known[b * wide] = 1;
-  std::vector<float> logits(sequences * wide * words, -7.0f);
-  model.ctc(state, known.data(), state.size(), width, logits.data());
+  std::vector<float> logits(sequences * wide * vocab_size, -7.0f);
+  ctc(engine, state, known.data(), state.size(), width, logits.data());
   for (std::size_t b = 0; b < sequences; ++b) {
     const auto real =
-        static_cast<std::size_t>(state.sequences[b]->source->length * model.upsample());
-    const float* row = logits.data() + b * wide * words;
-    out[b].assign(row, row + real * words);
-    CHECK(std::all_of(row + real * words, row + wide * words, [](float x) { return x == -7.0f; }));
+        static_cast<std::size_t>(state.sequences[b]->source->length * engine.model().upsample());
+    const float* row = logits.data() + b * wide * vocab_size;
+    out[b].assign(row, row + real * vocab_size);
+    CHECK(std::all_of(row + real * vocab_size, row + wide * vocab_size,
+                      [](float x) { return x == -7.0f; }));
   }
   return out;
 }
 
-Transcript alone(Model& model, const TinyModel& tiny, const Example& example) {
-  const auto state = model.encode({example.source}, {kRoom}, true, tiny.ctc.has_value());
+Transcript alone(Engine& engine, const TinyModel& tiny, const Example& example) {
+  const auto state = engine.encode({example.source}, {kRoom}, true, tiny.ctc.has_value());
   Transcript answer;
-  answer.slots = slots(model, *state, tiny)[0];
+  answer.slots = slots(engine, *state, tiny)[0];
   for (int token : example.tokens) {
-    answer.drafts.push_back(draft(model, *state, {token})[0]);
-    answer.logits.push_back(extend(model, *state, {{token}})[0]);
+    answer.drafts.push_back(draft(engine, *state, {token})[0]);
+    answer.logits.push_back(extend(engine, *state, {{token}})[0]);
   }
   return answer;
 }

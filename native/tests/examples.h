@@ -1,4 +1,4 @@
-// Examples to run a model on, and what it says of them.
+// Example inputs and the outputs of a model.
 #pragma once
 
 #include "check.h"
@@ -16,7 +16,7 @@ struct Example {
   std::vector<int> source, tokens;
 };
 
-// What a model says of one sequence: logits after every token, a draft before every one, CTC's
+// The outputs for one sequence: logits after every token, a draft before every one, CTC's
 // logits.
 struct Transcript {
   std::vector<std::vector<float>> logits, drafts;
@@ -26,26 +26,25 @@ struct Transcript {
 bool equal(const Transcript& left, const Transcript& right);
 
 std::vector<Example> random_examples(Dice& dice, const TinyModel& tiny, int count);
-std::vector<std::vector<int>> sources_of(const std::vector<Example>& examples);
+TokenRows sources_of(const std::vector<Example>& examples);
 
 // Slot by slot the token, its candidates, their probabilities and the confidence; a row for each
 // sequence, which has `counts` slots.
-std::vector<std::vector<float>> draft(Model& model, State& state, const std::vector<int>& last,
+std::vector<std::vector<float>> draft(Engine& engine, State& state, const std::vector<int>& last,
                                       const std::vector<int>& counts,
                                       const std::vector<std::vector<double>>& uniform = {});
-std::vector<std::vector<float>> draft(Model& model, State& state, const std::vector<int>& last);
+std::vector<std::vector<float>> draft(Engine& engine, State& state, const std::vector<int>& last);
 
 // The logits after all tokens of each sequence.
-std::vector<std::vector<float>> extend(Model& model, State& state,
-                                       const std::vector<std::vector<int>>& tokens);
+std::vector<std::vector<float>> extend(Engine& engine, State& state, const TokenRows& tokens);
 
 // So many sequences, each with room for kRoom tokens.
 std::vector<int> room(std::size_t sequences);
 
 // CTC's logits, a row for each sequence; empty ones where the model has no CTC decoder.
-std::vector<std::vector<float>> slots(Model& model, State& state, const TinyModel& tiny);
+std::vector<std::vector<float>> slots(Engine& engine, State& state, const TinyModel& tiny);
 
 // One example, token by token.
-Transcript alone(Model& model, const TinyModel& tiny, const Example& example);
+Transcript alone(Engine& engine, const TinyModel& tiny, const Example& example);
 
 }  // namespace outrider

@@ -18,7 +18,7 @@ struct Calls {
   long taken = 0, refused = 0;
 };
 
-// A model, the states it has open, and what it says of one sequence.
+// A model, its open states, and its expected outputs for one sequence.
 class Target {
  public:
   Target(Dice& dice, Calls& calls) : dice_(dice), calls_(calls) {
@@ -26,9 +26,9 @@ class Target {
     const std::vector<std::string> names = available_kernels();
     const int name = dice.pick(0, static_cast<int>(names.size()) - 1);
     const int threads = dice.chance(0.3) ? dice.pick(2, 3) : 1;
-    model_ = tiny_.build(names[static_cast<std::size_t>(name)], threads);
-    if (tiny_.reads()) source_ = dice.ids(5, words());
-    tokens_ = dice.ids(7, words());
+    engine_ = tiny_.build(names[static_cast<std::size_t>(name)], threads);
+    if (tiny_.has_encoder()) source_ = dice.ids(5, vocab_size());
+    tokens_ = dice.ids(7, vocab_size());
     expected_ = reference();
   }
 
@@ -42,7 +42,7 @@ class Target {
     if (kind < 3)
       caller.extend(*state);
     else if (kind < 4)
-      dice_.chance(0.5) ? caller.likeliest(*state) : caller.answer(*state);
+      dice_.chance(0.5) ? caller.greedy(*state) : caller.answer(*state);
     else if (kind < 6)
       caller.draft(*state);
     else if (kind < 7)
@@ -62,7 +62,7 @@ class Target {
   bool unharmed() { return same(reference(), expected_); }
 
  private:
-  int words() const { return tiny_.spec.words; }
+  int vocab_size() const { return tiny_.spec.vocab_size; }
 
   template <typename Call>
   void attempt(const Call& call) {
@@ -79,9 +79,9 @@ class Target {
   }
 
   std::vector<int> odd_ids(int count) {
-    std::vector<int> ids = dice_.ids(count, words());
+    std::vector<int> ids = dice_.ids(count, vocab_size());
     if (!ids.empty() && dice_.chance(0.05))
-      ids[static_cast<std::size_t>(dice_.pick(0, count - 1))] = odd(-1, words());
+      ids[static_cast<std::size_t>(dice_.pick(0, count - 1))] = odd(-1, vocab_size());
     return ids;
   }
 
@@ -89,22 +89,23 @@ class Target {
   std::vector<T> some_known(int count) {
     std::vector<T> out(static_cast<std::size_t>(std::max(0, count)), -1);
     for (T& token : out) {
-      if (dice_.chance(0.3)) token = dice_.pick(0, words() - 1);
+      if (dice_.chance(0.3)) token = dice_.pick(0, vocab_size() - 1);
       if (dice_.chance(0.01))
-        token = dice_.one_of<T>({static_cast<T>(words()), std::numeric_limits<T>::max(),
+        token = dice_.one_of<T>({static_cast<T>(vocab_size()), std::numeric_limits<T>::max(),
                                  std::numeric_limits<T>::min()});
       if (sizeof(T) > sizeof(int) && dice_.chance(0.005))
-        token = dice_.one_of<T>({static_cast<T>(-(std::int64_t{1} << 32) + words() + 40'000'000),
-                                 static_cast<T>(std::int64_t{1} << 32)});
+        token =
+            dice_.one_of<T>({static_cast<T>(-(std::int64_t{1} << 32) + vocab_size() + 40'000'000),
+                             static_cast<T>(std::int64_t{1} << 32)});
     }
     return out;
   }
 
   void open() {
-    std::vector<std::vector<int>> sources;
+    TokenRows sources;
     for (int n = dice_.chance(0.03) ? 0 : dice_.pick(1, 9); n > 0; --n) {
       const bool wrong = dice_.chance(0.01);
-      const int length = tiny_.reads() != wrong ? dice_.pick(wrong ? 0 : 1, 14) : 0;
+      const int length = tiny_.has_encoder() != wrong ? dice_.pick(wrong ? 0 : 1, 14) : 0;
       sources.push_back(odd_ids(length));
     }
     const bool parallel = tiny_.ctc.has_value() != dice_.chance(0.05);
@@ -112,23 +113,24 @@ class Target {
     for (std::size_t n = 0; n < sources.size(); ++n) capacities.push_back(odd(0, 40));
     if (dice_.chance(0.01)) capacities.push_back(3);
     const bool drafting = dice_.chance(0.8);
-    std::vector<std::vector<int>> words;
-    if (tiny_.reads() != dice_.chance(0.02) && dice_.chance(0.4))
+    TokenRows shortlists;
+    if (tiny_.has_encoder() != dice_.chance(0.02) && dice_.chance(0.4))
       for (std::size_t n = dice_.chance(0.02) ? 1 : 0; n < sources.size(); ++n) {
-        words.push_back(odd_ids(dice_.pick(dice_.chance(0.01) ? 0 : 1, 30)));
-        std::sort(words.back().begin(), words.back().end());
+        shortlists.push_back(odd_ids(dice_.pick(dice_.chance(0.01) ? 0 : 1, 30)));
+        std::sort(shortlists.back().begin(), shortlists.back().end());
         if (dice_.chance(0.02)) continue;
-        words.back().erase(std::unique(words.back().begin(), words.back().end()),
-                           words.back().end());
+        shortlists.back().erase(std::unique(shortlists.back().begin(), shortlists.back().end()),
+                                shortlists.back().end());
       }
-    attempt(
-        [&] { states_.push_back(model_->encode(sources, capacities, drafting, parallel, words)); });
+    attempt([&] {
+      states_.push_back(engine_->encode(sources, capacities, drafting, parallel, shortlists));
+    });
     if (states_.size() > 4) states_.erase(states_.begin());
   }
 
   // Tokens for each sequence, of some none; now and then for another number of them.
-  std::vector<std::vector<int>> some_tokens(const State& state, int most) {
-    std::vector<std::vector<int>> tokens;
+  TokenRows some_tokens(const State& state, int most) {
+    TokenRows tokens;
     for (int n = state.size() + (dice_.chance(0.02) ? dice_.pick(-1, 1) : 0); n > 0; --n)
       tokens.push_back(odd_ids(dice_.pick(0, dice_.chance(0.01) ? 50 : most)));
     return tokens;
@@ -142,75 +144,73 @@ class Target {
   }
 
   Forbidden some_forbidden(const State& state) {
-    Forbidden forbidden{odd_ids(dice_.pick(0, 2 * words())), {}, odd_ids(dice_.pick(0, 3)), {}};
-    if (dice_.chance(0.5)) forbidden.by_sequence = some_tokens(state, 3);
+    Forbidden forbidden{odd_ids(dice_.pick(0, 2 * vocab_size())), odd_ids(dice_.pick(0, 3)), {}};
     if (dice_.chance(0.5)) forbidden.early = some_counts(state);
     return forbidden;
   }
 
   void extend(State& state) {
     const bool last = dice_.chance(0.3);
-    const std::vector<std::vector<int>> tokens = some_tokens(state, 7);
+    const TokenRows tokens = some_tokens(state, 7);
     int width = last ? 1 : dice_.pick(0, 3);
     if (!last && dice_.chance(0.95))
       for (const std::vector<int>& row : tokens)
         width = std::max(width, static_cast<int>(row.size()));
-    std::vector<float> logits(area(state.size(), width) * static_cast<std::size_t>(words()));
-    attempt([&] { model_->extend(state, tokens, width, last, logits.data()); });
+    std::vector<float> logits(area(state.size(), width) * static_cast<std::size_t>(vocab_size()));
+    attempt([&] { outrider::extend(*engine_, state, tokens, width, last, logits.data()); });
   }
 
-  void likeliest(State& state) {
-    const std::vector<std::vector<int>> tokens = some_tokens(state, 7);
+  void greedy(State& state) {
+    const TokenRows tokens = some_tokens(state, 7);
     const Forbidden forbidden = some_forbidden(state);
-    attempt([&] { model_->likeliest(state, tokens, forbidden); });
-    const std::vector<int> newest = dice_.ids(dice_.pick(0, 4), words());
+    attempt([&] { outrider::argmax(*engine_, state, tokens, forbidden); });
+    const std::vector<int> newest = dice_.ids(dice_.pick(0, 4), vocab_size());
     const int steps = dice_.pick(-1, 5);
-    attempt([&] { model_->greedy(state, newest, steps, forbidden.ends, forbidden); });
+    attempt([&] { outrider::greedy(*engine_, state, newest, steps, forbidden.ends, forbidden); });
   }
 
-  Question some_question(const std::vector<int>& sequences) {
-    Question question;
-    question.kind = dice_.one_of({Question::Kind::likeliest, Question::Kind::top,
-                                  Question::Kind::draw, Question::Kind::given});
-    question.sequences = sequences;
-    const bool one = question.kind == Question::Kind::top || question.kind == Question::Kind::draw;
-    question.places = one && dice_.chance(0.97) ? 1 : odd(0, 4);
-    question.log_probs = dice_.chance(0.5);
-    question.count = odd(1, words() + 3);
-    question.temperature = dice_.one_of({1.0, 0.2, 1e-60, 1e300});
-    if (dice_.chance(0.01)) question.temperature = dice_.one_of({0.0, -1.0, std::nan("")});
-    question.top_k = odd(0, words() + 3);
-    question.top_p = dice_.one_of({1.0, 0.9, 0.1, 0.0, 2.0});
-    if (dice_.chance(0.01)) question.top_p = dice_.one_of({-1.0, std::nan("")});
-    question.ends = odd_ids(dice_.pick(0, 3));
-    question.forbidden.always = odd_ids(dice_.pick(0, 2 * words()));
-    question.forbidden.ends = odd_ids(dice_.pick(0, 3));
-    const bool early = dice_.chance(0.5), by_sequence = dice_.chance(0.3);
+  Query some_query(const std::vector<int>& sequences) {
+    Query query;
+    query.kind = dice_.one_of(
+        {Query::Kind::argmax, Query::Kind::top_k, Query::Kind::sample, Query::Kind::log_probs});
+    query.sequences = sequences;
+    const bool one = query.kind == Query::Kind::top_k || query.kind == Query::Kind::sample;
+    query.places = one && dice_.chance(0.97) ? 1 : odd(0, 4);
+    query.log_probs = dice_.chance(0.5);
+    query.count = odd(1, vocab_size() + 3);
+    query.temperature = dice_.one_of({1.0, 0.2, 1e-60, 1e300});
+    if (dice_.chance(0.01)) query.temperature = dice_.one_of({0.0, -1.0, std::nan("")});
+    query.top_k = odd(0, vocab_size() + 3);
+    query.top_p = dice_.one_of({1.0, 0.9, 0.1, 0.0, 2.0});
+    if (dice_.chance(0.01)) query.top_p = dice_.one_of({-1.0, std::nan("")});
+    query.ends = odd_ids(dice_.pick(0, 3));
+    query.forbidden.always = odd_ids(dice_.pick(0, 2 * vocab_size()));
+    query.forbidden.ends = odd_ids(dice_.pick(0, 3));
+    const bool early = dice_.chance(0.5);
     for (int n = static_cast<int>(sequences.size()) + (dice_.chance(0.01) ? 1 : 0); n > 0; --n) {
-      question.uniform.push_back(dice_.chance(0.01) ? -1e300 : dice_.uniform());
-      question.given.push_back(odd_ids(dice_.chance(0.97) ? 4 : dice_.pick(0, 4)));
-      if (early) question.forbidden.early.push_back(odd(0, 3));
-      if (by_sequence) question.forbidden.by_sequence.push_back(odd_ids(dice_.pick(0, 3)));
+      query.uniform.push_back(dice_.chance(0.01) ? -1e300 : dice_.uniform());
+      query.given.push_back(odd_ids(dice_.chance(0.97) ? 4 : dice_.pick(0, 4)));
+      if (early) query.forbidden.early.push_back(odd(0, 3));
     }
-    return question;
+    return query;
   }
 
   void answer(State& state) {
-    std::vector<Question> questions;
+    std::vector<Query> queries;
     std::vector<int> some;
     for (int b = 0; b < state.size(); ++b) {
       if (dice_.chance(0.8)) some.push_back(dice_.chance(0.01) ? odd(-1, 9) : b);
       if (!dice_.chance(0.3)) continue;
-      questions.push_back(some_question(some));
+      queries.push_back(some_query(some));
       some.clear();
     }
-    questions.push_back(some_question(some));
+    queries.push_back(some_query(some));
     const bool last = dice_.chance(0.3);
-    const std::vector<std::vector<int>> tokens = some_tokens(state, 4);
+    const TokenRows tokens = some_tokens(state, 4);
     attempt([&] {
-      for (const Answer& one : model_->answer(state, tokens, questions, last))
+      for (const Answer& one : outrider::answer(*engine_, state, tokens, queries, last))
         for (const std::vector<int>& row : one.tokens)
-          for (const int token : row) CHECK(token >= 0 && token < words());
+          for (const int token : row) CHECK(token >= 0 && token < vocab_size());
     });
   }
 
@@ -220,41 +220,37 @@ class Target {
     int slots = dice_.chance(0.02) ? 0 : 9;
     for (const int count : counts) {
       const std::size_t real = count > 0 && count < 100 ? static_cast<std::size_t>(count) : 1;
-      sampling.temperatures.push_back(dice_.one_of({1.0f, 0.3f, 1e-40f, 1e30f}));
-      if (dice_.chance(0.002)) sampling.temperatures.back() = std::nanf("");
       sampling.uniform.emplace_back(dice_.chance(0.3) ? 0 : real);
-      for (double& u : sampling.uniform.back())
-        u = dice_.chance(0.01) ? -1e300 : dice_.uniform();
+      for (double& u : sampling.uniform.back()) u = dice_.chance(0.01) ? -1e300 : dice_.uniform();
       sampling.known.push_back(some_known<int>(dice_.chance(0.3) ? 0 : static_cast<int>(real)));
       slots = std::max(slots, count < 100 ? count : 0);
     }
-    if (dice_.chance(0.4)) sampling.temperatures.clear();
+    sampling.temperature = dice_.one_of({1.0f, 0.3f, 1e-40f, 1e30f});
+    if (dice_.chance(0.002)) sampling.temperature = std::nanf("");
     if (dice_.chance(0.6)) sampling.uniform.clear();
     if (dice_.chance(0.6)) sampling.known.clear();
     if (dice_.chance(0.02)) sampling.known.resize(3);
-    const std::size_t size = area(state.size() * slots, model_->candidates());
+    const std::size_t size = area(state.size() * slots, engine_->model().candidates());
     std::vector<std::int64_t> ids(size);
     std::vector<float> probabilities(size);
     const std::vector<int> last = odd_ids(state.size() + (dice_.chance(0.02) ? 1 : 0));
     DraftCandidates out{ids.data(), probabilities.data(), slots};
     if (dice_.chance(0.3)) out = {};
-    attempt([&] { model_->draft(state, last, counts, sampling, out); });
+    attempt([&] { outrider::draft(*engine_, state, last, counts, sampling, out); });
   }
 
   void draft_and_verify(State& state) {
     const std::vector<int> last = odd_ids(state.size() + (dice_.chance(0.02) ? 1 : 0));
     const Forbidden forbidden = some_forbidden(state);
     const double min_survival = dice_.one_of({0.0, 0.3, -1.0, 1e300, std::nan("")});
-    std::vector<int> held;
+    std::vector<int> lengths;
     for (const auto& sequence : state.sequences)
-      held.push_back(odd(sequence->length_before, sequence->length));
+      lengths.push_back(odd(sequence->length_before, sequence->length));
     const std::vector<int> counts = some_counts(state);
-    const std::vector<std::vector<int>> ends =
-        dice_.chance(0.5) ? some_tokens(state, 3)
-                          : std::vector<std::vector<int>>{odd_ids(dice_.pick(0, 3))};
+    const std::vector<int> stop_tokens = odd_ids(dice_.pick(0, 3));
     attempt([&] {
-      model_->draft_and_verify(state, held, last, counts, min_survival, ends, forbidden,
-                               dice_.chance(0.3));
+      outrider::draft_and_verify(*engine_, state, lengths, last, counts, min_survival, stop_tokens,
+                                 forbidden, dice_.chance(0.3));
     });
   }
 
@@ -279,13 +275,14 @@ class Target {
   void ctc(State& state) {
     int slots = 0;
     for (const auto& sequence : state.sequences)
-      if (sequence->source) slots = std::max(slots, sequence->source->length * model_->upsample());
+      if (sequence->source)
+        slots = std::max(slots, sequence->source->length * engine_->model().upsample());
     if (dice_.chance(0.05)) slots = std::max(0, slots - 1);
     const int sequences = state.size() + (dice_.chance(0.02) ? 1 : 0);
     const std::vector<std::int64_t> known = some_known<std::int64_t>(state.size() * slots);
-    std::vector<float> logits(known.size() * static_cast<std::size_t>(words()));
+    std::vector<float> logits(known.size() * static_cast<std::size_t>(vocab_size()));
     const std::int64_t* given = dice_.chance(0.5) ? known.data() : nullptr;
-    attempt([&] { model_->ctc(state, given, sequences, slots, logits.data()); });
+    attempt([&] { outrider::ctc(*engine_, state, given, sequences, slots, logits.data()); });
   }
 
   void rollback(State& state) {
@@ -307,16 +304,16 @@ class Target {
 
   // Logits, a draft's confidence and CTC's logits of one sequence.
   std::vector<float> reference() {
-    const auto state = model_->encode({source_}, {16}, true, tiny_.ctc.has_value());
+    const auto state = engine_->encode({source_}, {16}, true, tiny_.ctc.has_value());
     const int width = static_cast<int>(tokens_.size());
-    std::vector<float> out(tokens_.size() * static_cast<std::size_t>(words()));
-    model_->extend(*state, {tokens_}, width, false, out.data());
-    const Draft drafted = model_->draft(*state, {tokens_[0]}, {3}, {}, {});
+    std::vector<float> out(tokens_.size() * static_cast<std::size_t>(vocab_size()));
+    outrider::extend(*engine_, *state, {tokens_}, width, false, out.data());
+    const Draft drafted = outrider::draft(*engine_, *state, {tokens_[0]}, {3}, {}, {});
     out.insert(out.end(), drafted.confidence[0].begin(), drafted.confidence[0].end());
     if (!tiny_.ctc) return out;
-    const int slots = static_cast<int>(source_.size()) * model_->upsample();
-    std::vector<float> logits(static_cast<std::size_t>(slots * words()));
-    model_->ctc(*state, nullptr, 1, slots, logits.data());
+    const int slots = static_cast<int>(source_.size()) * engine_->model().upsample();
+    std::vector<float> logits(static_cast<std::size_t>(slots * vocab_size()));
+    outrider::ctc(*engine_, *state, nullptr, 1, slots, logits.data());
     out.insert(out.end(), logits.begin(), logits.end());
     return out;
   }
@@ -324,7 +321,7 @@ class Target {
   Dice& dice_;
   Calls& calls_;
   TinyModel tiny_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<State>> states_;
   std::vector<int> source_, tokens_;
   std::vector<float> expected_;

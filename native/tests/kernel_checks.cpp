@@ -122,10 +122,8 @@ std::vector<float> plain_int8(const Product& product) {
 std::vector<float> computed(const Kernel& kernel, Dice& dice, const Product& product,
                             Precision precision) {
   Weights weights;
-  weights.insert({"w.weight",
-                  product.weight.data(),
-                  NumberType::float32,
-                  {product.columns, product.width}});
+  weights.insert(
+      {"w.weight", product.weight.data(), NumberType::float32, {product.columns, product.width}});
   weights.insert({"w.bias", product.bias.data(), NumberType::float32, {product.columns}});
   PackedWeights packed(std::move(weights));
   const Matrix matrix(packed, "w", product.columns, product.width, precision);
@@ -204,7 +202,8 @@ void check_quantise(Dice& dice) {
 double plain_activation(Activation kind, double x) {
   if (kind == Activation::gelu) return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0)));
   if (kind == Activation::gelu_tanh)
-    return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / 3.14159265358979) * (x + 0.044715 * x * x * x)));
+    return 0.5 * x *
+           (1.0 + std::tanh(std::sqrt(2.0 / 3.14159265358979) * (x + 0.044715 * x * x * x)));
   if (kind == Activation::silu) return x / (1.0 + std::exp(-x));
   return std::max(x, 0.0);
 }
@@ -242,7 +241,8 @@ void check_recur(Dice& dice, const RowFunctions& rows) {
     CHECK(next == same && out == same_out);
     for (std::size_t i = 0; i < n; ++i) {
       const double forget = 1.0 / (1.0 + std::exp(-static_cast<double>(gate[i])));
-      CHECK(near(next[i], forget * (state != nullptr ? state[i] : 0.0f) + (1.0 - forget) * x[i], 1e-5));
+      CHECK(near(next[i], forget * (state != nullptr ? state[i] : 0.0f) + (1.0 - forget) * x[i],
+                 1e-5));
       CHECK(out[i] == std::max(next[i], 0.0f));
     }
   }
@@ -345,8 +345,8 @@ void check_masses(Dice& dice, const RowFunctions& rows) {
   const float total = rows.log_total(x.data(), n), other = plain.log_total(x.data(), n);
   CHECK(near(total, std::log(sum) + most, 2e-6 * (1.0 + std::fabs(most))));
   CHECK(same(std::vector<float>{total}, std::vector<float>{other}));
-  if (n > 1) x[static_cast<std::size_t>(dice.pick(0, n - 1))] =
-      -std::numeric_limits<float>::infinity();
+  if (n > 1)
+    x[static_cast<std::size_t>(dice.pick(0, n - 1))] = -std::numeric_limits<float>::infinity();
   const double top = *std::max_element(x.begin(), x.end());
   std::vector<double> mass(x.size(), -1.0), expected(x.size(), -1.0);
   rows.masses(x.data(), n, temperature, mass.data());

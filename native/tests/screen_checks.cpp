@@ -1,4 +1,4 @@
-// Products with weights of four bits, and bounds that no score is ever above.
+// Products with weights of four bits, and the bounds of scores.
 #include "check.h"
 #include "checks.h"
 #include "screen.h"
@@ -45,39 +45,39 @@ void check_nibbles(Dice& dice, int rows, int panels, int groups, bool largest) {
   }
 }
 
-// A head and what is scored with it. Some words are alike, as those of a trained head never quite
-// are, and rows are near to a word or to none.
+// A head and states. Some tokens have equal weights, and states are close to a token or to none.
 struct Head {
-  int words, width;
+  int vocab_size, width;
   bool biased;
   std::vector<float> weight, bias, rotation;
 
   Head(Dice& dice, float size)
-      : words(dice.pick(1, 300)),
+      : vocab_size(dice.pick(1, 300)),
         width(2 * dice.pick(1, 100)),
         biased(dice.chance(0.5)),
-        weight(dice.normals(area(words, width), size)),
-        bias(dice.normals(static_cast<std::size_t>(words), size)),
+        weight(dice.normals(area(vocab_size, width), size)),
+        bias(dice.normals(static_cast<std::size_t>(vocab_size), size)),
         rotation(random_rotation(dice, width)) {
-    for (int n = 0; n < words / 8; ++n)
-      std::copy_n(word(dice.pick(0, words - 1)), width, word(dice.pick(0, words - 1)));
-    if (dice.chance(0.3)) std::fill_n(word(dice.pick(0, words - 1)), width, 0.0f);
+    for (int n = 0; n < vocab_size / 8; ++n)
+      std::copy_n(token(dice.pick(0, vocab_size - 1)), width, token(dice.pick(0, vocab_size - 1)));
+    if (dice.chance(0.3)) std::fill_n(token(dice.pick(0, vocab_size - 1)), width, 0.0f);
   }
 
-  float* word(int n) { return weight.data() + area(n, width); }
+  float* token(int n) { return weight.data() + area(n, width); }
 
   std::vector<float> states(Dice& dice, int rows) {
     std::vector<float> out = dice.normals(area(rows, width), std::exp(dice.normal(4.0f)));
     for (int r = 0; r < rows; ++r)
-      if (dice.chance(0.5)) std::copy_n(word(dice.pick(0, words - 1)), width, &out[area(r, width)]);
+      if (dice.chance(0.5))
+        std::copy_n(token(dice.pick(0, vocab_size - 1)), width, &out[area(r, width)]);
     if (dice.chance(0.1)) std::fill_n(out.begin(), width, 0.0f);
     return out;
   }
 
   Weights weights() const {
     Weights found;
-    found.insert({"head.weight", weight.data(), NumberType::float32, {words, width}});
-    if (biased) found.insert({"head.bias", bias.data(), NumberType::float32, {words}});
+    found.insert({"head.weight", weight.data(), NumberType::float32, {vocab_size, width}});
+    if (biased) found.insert({"head.bias", bias.data(), NumberType::float32, {vocab_size}});
     found.insert({"head.rotation.weight", rotation.data(), NumberType::float32, {width, width}});
     return found;
   }
@@ -85,13 +85,13 @@ struct Head {
 
 void check_bounds(Dice& dice) {
   Head example(dice, std::exp(dice.normal(3.0f)));
-  const int rows = dice.pick(1, 8), words = example.words, width = example.width;
+  const int rows = dice.pick(1, 8), vocab_size = example.vocab_size, width = example.width;
   const std::vector<float> x = example.states(dice, rows);
   for (const Kernel* kernel : screening_kernels()) {
     PackedWeights packed(example.weights());
-    CHECK(Screen::is_there(packed, "head"));
-    const Matrix head(packed, "head", words, width, Precision::int8, example.biased);
-    const Screen screen(packed, *kernel, "head", words, width, example.biased);
+    CHECK(Screen::available(packed, "head"));
+    const Matrix head(packed, "head", vocab_size, width, Precision::int8, example.biased);
+    const Screen screen(packed, *kernel, "head", vocab_size, width, example.biased);
     Operand operand;
     operand.reserve(Precision::int8, rows, width);
     operand.load(*kernel, Precision::int8, x.data(), rows, width, width);
@@ -104,7 +104,7 @@ void check_bounds(Dice& dice) {
     screen.bound(*kernel, buffers, x.data(), rows, width, some);
     bool above = true;
     for (int r = 0; r < rows; ++r)
-      for (int c = some.begin * kPanel; c < words; ++c) {
+      for (int c = some.begin * kPanel; c < vocab_size; ++c) {
         const int place = r * (some.end - some.begin) + c / kPanel - some.begin;
         const float score = scores[area(r, padded) + static_cast<std::size_t>(c)];
         above &= buffers.bounds[static_cast<std::size_t>(place)] >= score;
@@ -113,36 +113,37 @@ void check_bounds(Dice& dice) {
   }
 }
 
-// Where one word stands out, nearly all the others need no look.
+// If one token has a far larger score, nearly all others are excluded.
 void check_that_it_spares(Dice& dice) {
   Head example(dice, 1.0f);
-  example.words = 2000;
+  example.vocab_size = 2000;
   example.width = 128;
   example.biased = false;
-  example.weight = dice.normals(area(example.words, example.width));
+  example.weight = dice.normals(area(example.vocab_size, example.width));
   example.rotation = random_rotation(dice, example.width);
   const Kernel& kernel = find_kernel("");
   if (!kernel.nibbles) return;
   PackedWeights packed(example.weights());
-  const Screen screen(packed, kernel, "head", example.words, example.width, false);
+  const Screen screen(packed, kernel, "head", example.vocab_size, example.width, false);
   ScreenBuffers buffers;
   screen.reserve(buffers, 1);
-  const float* one = example.word(dice.pick(0, example.words - 1));
-  screen.bound(kernel, buffers, one, 1, example.width, {0, example.words / kPanel});
+  const float* one = example.token(dice.pick(0, example.vocab_size - 1));
+  screen.bound(kernel, buffers, one, 1, example.width, {0, example.vocab_size / kPanel});
   double score = 0.0;
   for (int k = 0; k < example.width; ++k) score += static_cast<double>(one[k]) * one[k];
   const float* bounds = buffers.bounds.data();
-  const auto left = std::count_if(bounds, bounds + example.words / kPanel,
+  const auto left = std::count_if(bounds, bounds + example.vocab_size / kPanel,
                                   [&](float bound) { return bound > 0.95 * score; });
   CHECK(left >= 1 && left <= 2);
 }
 
 void check_refusals(Dice& dice) {
   Head example(dice, 1.0f);
-  example.word(0)[0] = std::numeric_limits<float>::infinity();
+  example.token(0)[0] = std::numeric_limits<float>::infinity();
   PackedWeights packed(example.weights());
   CHECK(refuses([&] {
-    Screen(packed, find_kernel("portable"), "head", example.words, example.width, example.biased);
+    Screen(packed, find_kernel("portable"), "head", example.vocab_size, example.width,
+           example.biased);
   }));
 }
 

@@ -79,7 +79,7 @@ void check_shares(Dice& dice) {
 }
 
 #if defined(_WIN32)
-void check_fork(int) {}  // there is none
+void check_fork(int) {}  // no fork
 #else
 // A forked process has none of the team's threads: it works alone, and ends without them.
 void check_fork(int threads) {

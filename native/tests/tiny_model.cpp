@@ -6,7 +6,7 @@
 namespace outrider {
 namespace {
 
-// Fills the arrays of a model with numbers about as large as trained ones.
+// Fills the arrays of a model with numbers of the size of trained ones.
 class Filler {
  public:
   Filler(TinyModel& model, Dice& dice) : model_(model), dice_(dice) {}
@@ -66,6 +66,7 @@ LayerShape shape_of(int width, int heads, int kv_heads, int inner, bool pre_norm
   shape.width = width;
   shape.heads = heads;
   shape.kv_heads = kv_heads;
+  shape.head_width = width / heads;
   shape.inner = inner;
   shape.pre_norm = pre_norm;
   shape.gated = gated;
@@ -74,13 +75,12 @@ LayerShape shape_of(int width, int heads, int kv_heads, int inner, bool pre_norm
 }
 
 Activation random_activation(Dice& dice) {
-  return dice.one_of(
-      {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu});
+  return dice.one_of({Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu});
 }
 
 ModelSpec random_spec(Dice& dice, Precision precision) {
   ModelSpec spec;
-  spec.words = dice.chance(0.3) ? dice.pick(61, 400) : dice.pick(5, 60);
+  spec.vocab_size = dice.chance(0.3) ? dice.pick(61, 400) : dice.pick(5, 60);
   spec.heads = dice.pick(1, 4);
   spec.kv_heads = dice.chance(0.3) ? 1 : spec.heads;
   spec.width = spec.heads * 2 * dice.pick(1, 9);
@@ -93,15 +93,15 @@ ModelSpec random_spec(Dice& dice, Precision precision) {
   spec.gated = dice.chance(0.3);
   spec.shared_embeddings = spec.encoder_layers == 0 || dice.chance(0.7);
   spec.recurrent = dice.chance(0.25);
-  spec.position =
-      dice.one_of({Position::none, Position::sinusoidal, Position::learned, Position::rotary,
-                   Position::bucketed});
-  spec.head_dim = spec.recurrent || dice.chance(0.6) ? spec.width / spec.heads : 2 * dice.pick(1, 9);
+  spec.position = dice.one_of({Position::none, Position::sinusoidal, Position::learned,
+                               Position::rotary, Position::bucketed});
+  spec.head_width =
+      spec.recurrent || dice.chance(0.6) ? spec.width / spec.heads : 2 * dice.pick(1, 9);
   spec.norm = {dice.chance(0.4), dice.chance(0.5) ? 1e-5f : 0.01f};
   spec.embedding_norm = dice.chance(0.3);
   if (spec.position == Position::rotary)
-    for (int k = 0; k < spec.head_dim / 2; ++k)
-      spec.frequencies.push_back(std::pow(50.0, -2.0 * k / spec.head_dim));
+    for (int k = 0; k < spec.head_width / 2; ++k)
+      spec.frequencies.push_back(std::pow(50.0, -2.0 * k / spec.head_width));
   if (spec.position == Position::bucketed) {
     spec.encoder_buckets = {{1, 2, 5}, true};
     spec.decoder_buckets = {{1, 2, 3, 4, 6, 9, 13}, false};
@@ -113,19 +113,19 @@ ModelSpec random_spec(Dice& dice, Precision precision) {
 
 void fill_model(Filler& filler, Dice& dice, const TinyModel& model) {
   const ModelSpec& spec = model.spec;
-  const int words = spec.words, width = spec.width;
+  const int vocab_size = spec.vocab_size, width = spec.width;
   LayerShape shape =
       shape_of(width, spec.heads, spec.kv_heads, spec.inner, spec.pre_norm, spec.gated, false);
-  shape.head_dim = spec.head_dim;
+  shape.head_width = spec.head_width;
   shape.norm = spec.norm;
-  if (model.reads()) filler.stack("encoder", spec.encoder_layers, shape);
-  shape.cross = model.reads();
+  if (model.has_encoder()) filler.stack("encoder", spec.encoder_layers, shape);
+  shape.cross = model.has_encoder();
   shape.recurrent = spec.recurrent;
   filler.stack("decoder", spec.decoder_layers, shape);
-  filler.array("tokens.weight", {words, width}, 1.0f / spec.embedding_scale);
-  if (!spec.shared_embeddings) filler.array("source_tokens.weight", {words, width}, 1.0f);
-  if (dice.chance(0.5)) filler.array("head.weight", {words, width}, 0.5f);
-  if (dice.chance(0.5)) filler.array("logits_bias", {words}, 0.3f);
+  filler.array("tokens.weight", {vocab_size, width}, 1.0f / spec.embedding_scale);
+  if (!spec.shared_embeddings) filler.array("source_tokens.weight", {vocab_size, width}, 1.0f);
+  if (dice.chance(0.5)) filler.array("head.weight", {vocab_size, width}, 0.5f);
+  if (dice.chance(0.5)) filler.array("logits_bias", {vocab_size}, 0.3f);
   if (dice.chance(0.5)) filler.rotation("head.rotation.weight", width);
   for (const std::string side : {"encoder", "decoder"}) {
     const Buckets& buckets = side == "encoder" ? spec.encoder_buckets : spec.decoder_buckets;
@@ -138,10 +138,10 @@ void fill_model(Filler& filler, Dice& dice, const TinyModel& model) {
   filler.array("encoder_position.table.weight", {spec.max_positions, width}, 0.3f);
 }
 
-// Many words that are nearly alike, so that four bits of each do not tell which is the likeliest.
+// Many similar tokens, which four bits cannot distinguish.
 void crowd_head(Filler& filler, Dice& dice, TinyModel& model) {
-  const int words = model.spec.words, width = model.spec.width;
-  filler.array("head.weight", {words, width}, dice.one_of({0.001f, 0.01f, 0.1f}));
+  const int vocab_size = model.spec.vocab_size, width = model.spec.width;
+  filler.array("head.weight", {vocab_size, width}, dice.one_of({0.001f, 0.01f, 0.1f}));
   filler.rotation("head.rotation.weight", width);
   model.arrays.erase("logits_bias");
   const std::vector<float> common = dice.normals(static_cast<std::size_t>(width));
@@ -163,18 +163,18 @@ DrafterSpec random_drafter(Dice& dice, const ModelSpec& target) {
   spec.taps = {0};
   if (target.decoder_layers > 1) spec.taps.push_back(target.decoder_layers - 1);
   if (dice.chance(0.4))
-    for (int word = 0; word < target.words; word += 2) spec.kept.push_back(word);
+    for (int token = 0; token < target.vocab_size; token += 2) spec.shortlist.push_back(token);
   return spec;
 }
 
 void fill_drafter(Filler& filler, const TinyModel& model) {
   const DrafterSpec& spec = *model.drafter;
-  const int width = model.spec.width, words = model.spec.words, rank = spec.rank;
+  const int width = model.spec.width, vocab_size = model.spec.vocab_size, rank = spec.rank;
   const int tapped = width * static_cast<int>(spec.taps.size());
-  const int kept = spec.kept.empty() ? words : static_cast<int>(spec.kept.size());
+  const int listed = spec.shortlist.empty() ? vocab_size : static_cast<int>(spec.shortlist.size());
   filler.stack("drafter", spec.layers,
                shape_of(width, spec.heads, spec.heads, spec.inner, spec.pre_norm, spec.gated,
-                        model.reads()));
+                        model.has_encoder()));
   filler.norm("drafter.norm");
   for (std::size_t tap = 0; tap < spec.taps.size(); ++tap)
     filler.norm("drafter.state_norms." + std::to_string(tap));
@@ -184,12 +184,12 @@ void fill_drafter(Filler& filler, const TinyModel& model) {
   filler.array("drafter.mask", {width}, 1.0f);
   filler.array("drafter.slot.weight", {spec.block, width}, 1.0f);
   filler.linear("drafter.confidence", 1, width + rank);
-  filler.linear("drafter.head", kept, width);
+  filler.linear("drafter.head", listed, width);
   if (rank == 0) return;
   filler.linear("drafter.from_slot", rank, width);
   filler.linear("drafter.from_state", rank, rank, false);
-  filler.array("drafter.out", {kept, rank}, 0.5f);
-  filler.array("drafter.token", {words, rank}, 0.5f);
+  filler.array("drafter.out", {listed, rank}, 0.5f);
+  filler.array("drafter.token", {vocab_size, rank}, 0.5f);
 }
 
 CtcSpec random_ctc(Dice& dice, const ModelSpec& target) {
@@ -212,7 +212,7 @@ void fill_ctc(Filler& filler, const TinyModel& model) {
       shape_of(width, spec.heads, spec.heads, spec.inner, spec.pre_norm, spec.gated, false));
   filler.array("ctc.copies", {spec.upsample, width}, 0.3f);
   filler.linear("ctc.told", width, width, false);
-  filler.array("ctc.bias", {model.spec.words}, 0.3f);
+  filler.array("ctc.bias", {model.spec.vocab_size}, 0.3f);
 }
 
 }  // namespace
@@ -244,20 +244,22 @@ Weights TinyModel::weights() const {
   return weights;
 }
 
-std::unique_ptr<Model> TinyModel::build(const std::string& instruction_set, int threads) const {
-  return std::make_unique<Model>(std::make_shared<PackedWeights>(weights()), spec, drafter, ctc, instruction_set, threads);
+std::unique_ptr<Engine> TinyModel::build(const std::string& instruction_set, int threads) const {
+  return std::make_unique<Engine>(
+      Model(std::make_shared<PackedWeights>(weights()), spec, drafter, ctc, instruction_set),
+      threads);
 }
 
 TinyModel random_model(Dice& dice, Precision precision, bool crowded) {
   TinyModel model;
   model.spec = random_spec(dice, precision);
-  if (crowded) model.spec.words = dice.pick(500, 4000);
+  if (crowded) model.spec.vocab_size = dice.pick(500, 4000);
   Filler filler(model, dice);
   fill_model(filler, dice, model);
   if (crowded) crowd_head(filler, dice, model);
   model.drafter = random_drafter(dice, model.spec);
   fill_drafter(filler, model);
-  if (model.reads()) {
+  if (model.has_encoder()) {
     model.ctc = random_ctc(dice, model.spec);
     fill_ctc(filler, model);
   }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "check.h"
-#include "model.h"
+#include "decode.h"
 
 #include <map>
 #include <memory>
@@ -18,16 +18,16 @@ struct TinyModel {
   std::optional<CtcSpec> ctc;
   std::map<std::string, std::pair<std::vector<int>, std::vector<float>>> arrays;
 
-  bool reads() const { return spec.encoder_layers > 0; }
+  bool has_encoder() const { return spec.has_encoder(); }
   Weights weights() const;
-  std::unique_ptr<Model> build(const std::string& instruction_set, int threads) const;
+  std::unique_ptr<Engine> build(const std::string& instruction_set, int threads) const;
 };
 
-// Every model with a drafter; with a CTC decoder where it has an encoder. A crowded one has many
-// words that are nearly alike.
+// A model with a drafter, and with a CTC decoder if it has an encoder. A crowded one has a large
+// vocabulary of similar tokens.
 TinyModel random_model(Dice& dice, Precision precision, bool crowded = false);
 
-// Rows of length 1, each at right angles to all others.
+// An orthonormal matrix.
 std::vector<float> random_rotation(Dice& dice, int width);
 
 }  // namespace outrider

@@ -1,5 +1,6 @@
-"""What an installed wheel must do: every instruction set gives the same numbers, and a packed
-model the same again from its file. It needs numpy alone.
+"""Test of an installed wheel: all instruction sets give the same numbers, also from a packed file.
+
+It needs only numpy.
 """
 
 import math
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 Arrays = dict[str, NDArray[Any]]
 
 
-def random_model(words: int = 37, width: int = 24) -> tuple[dict[str, Any], Arrays]:
+def random_model(vocab_size: int = 37, width: int = 24) -> tuple[dict[str, Any], Arrays]:
     """A decoder of two layers over an encoder of one."""
     dice = np.random.default_rng(0)
     arrays: Arrays = {}
@@ -43,19 +44,27 @@ def random_model(words: int = 37, width: int = 24) -> tuple[dict[str, Any], Arra
                 linear(f"{block}.cross.kv", 2 * width, width)
                 linear(f"{block}.cross.out", width, width)
                 norm(f"{block}.cross_residual.norm")
-    add("tokens.weight", words, width)
+    add("tokens.weight", vocab_size, width)
     shape = {
-        "words": words,
+        "vocab_size": vocab_size,
         "width": width,
         "heads": 3,
         "kv_heads": 3,
+        "head_width": width // 3,
         "inner": 40,
         "encoder_layers": 1,
         "decoder_layers": 2,
         "max_positions": 64,
         "embedding_scale": math.sqrt(width),
         "shared_embeddings": True,
+        "mixer": "attention",
         "position": "sinusoidal",
+        "frequencies": [],
+        "encoder_edges": [],
+        "decoder_edges": [],
+        "rms_norm": False,
+        "norm_eps": 1e-5,
+        "embedding_norm": False,
         "dtype": "int8",
         "pre_norm": False,
         "gated": False,
@@ -66,15 +75,15 @@ def random_model(words: int = 37, width: int = 24) -> tuple[dict[str, Any], Arra
 
 def build(
     shape: dict[str, Any], weights: Arrays | outrider_native.PackedFile, name: str
-) -> outrider_native.Model:
-    return outrider_native.Model(
+) -> outrider_native.Engine:
+    return outrider_native.Engine(
         model=shape, weights=weights, drafter=None, ctc=None, instruction_set=name, threads=2
     )
 
 
-def logits(model: outrider_native.Model) -> NDArray[np.float32]:
-    state = model.encode([[3, 4, 5], [6, 7]], [8, 8], False, False)
-    return model.extend(state, [[1, 2, 9], [8, 7, 6]], False)
+def logits(engine: outrider_native.Engine) -> NDArray[np.float32]:
+    state = engine.encode([[3, 4, 5], [6, 7]], [8, 8], False, False, [])
+    return engine.extend(state, [[1, 2, 9], [8, 7, 6]], False)
 
 
 def check_instruction_sets() -> None:
@@ -90,7 +99,7 @@ def check_instruction_sets() -> None:
             assert file.about == "about"
             assert np.array_equal(logits(build(shape, file, name)), expected), f"{name}, mapped"
             del file  # or Windows does not remove it
-    print("all the same with", ", ".join(outrider_native.instruction_sets()))
+    print("same results with", ", ".join(outrider_native.instruction_sets()))
 
 
 if __name__ == "__main__":

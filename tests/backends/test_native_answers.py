@@ -215,15 +215,15 @@ wrong: dict[str, tuple[Any, str]] = {
     "forbidden id": (TopK(2, Forbidden((WORDS,))), "token 37 is not"),
     "forbidden to other rows": (
         Sample(Sampling(), [0.1] * 2, Forbidden((), (1,), (1,))),
-        "as many",
+        "one number for each row",
     ),
-    "no tokens": (TopK(0), "at least one token"),
-    "other numbers": (Sample(Sampling(), [0.5]), "one number for each row"),
+    "no tokens": (TopK(0), "expected at least one token"),
+    "other numbers": (Sample(Sampling(), [0.5]), "expected one number for each row"),
     "no temperature": (Sample(Sampling(0.0), [0.5, 0.5]), "above zero"),
-    "given to other rows": (LogProbs([[3]]), "tokens for each row"),
+    "given to other rows": (LogProbs([[3]]), "expected tokens for each row"),
     "given a wrong id": (LogProbs([[3], [WORDS]]), "token 37 is not"),
-    "row twice": (Grouped((Part([0, 0], 1, TopK(1)),)), "two questions are about one row"),
-    "no such row": (Grouped((Part([2], 1, TopK(1)),)), "a row that is not there"),
+    "row twice": (Grouped((Part([0, 0], 1, TopK(1)),)), "two queries include the same row"),
+    "no such row": (Grouped((Part([2], 1, TopK(1)),)), "no row 2"),
 }
 
 

@@ -68,13 +68,13 @@ def test_looking_is_taking_in() -> None:
 
 def test_what_cannot_be_looked_at() -> None:
     text = NativeBackend(parts_of(native_tiny.build("text")))
-    with pytest.raises(InputError, match="reads no source"):
+    with pytest.raises(InputError, match="has no source"):
         text.cross_attention([], [2, 3])
     core = NativeBackend(parts_of(native_tiny.build("plain")))
     with pytest.raises(InputError, match="token 99999"):
         core.cross_attention(SOURCE, [99999])
     state = core.encode([SOURCE], capacity=2)
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="exceed the capacity"):
         core.core.cross_attention(state.core, [[2, 3, 4]])
     with pytest.raises(ValueError, match="too many tokens"):
         core.core.cross_attention(state.core, [[2] * 3_000_000])

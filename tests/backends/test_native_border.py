@@ -70,34 +70,34 @@ LAST_B1 = torch.tensor([[3], [4]])
 wrong_calls: dict[str, tuple[Call, str]] = {
     "id too large": (
         lambda b, s: b.extend(torch.tensor([[3], [WORDS]]), s),
-        "token 37 is not one of the 37 this model has",
+        "token 37 is not one of the 37 tokens of this model",
     ),
     "id below zero": (lambda b, s: b.extend(torch.tensor([[3], [-1]]), s), "token -1 is not"),
     "too many tokens": (
         lambda b, s: b.extend(torch.zeros(2, 8, dtype=torch.long), s),
-        "11 tokens do not fit a state opened for 10",
+        "11 tokens exceed the capacity of 10",
     ),
-    "too few rows": (lambda b, s: b.extend(torch.tensor([[3]]), s), "one row for each"),
-    "too many rows": (lambda b, s: b.extend(torch.tensor([[3]] * 3), s), "one row for each"),
+    "too few rows": (lambda b, s: b.extend(torch.tensor([[3]]), s), "one list of tokens"),
+    "too many rows": (lambda b, s: b.extend(torch.tensor([[3]] * 3), s), "one list of tokens"),
     "too many tokens for one row": (
         lambda b, s: b.extend([[3] * 8, [4]], s, Logits()),
-        "11 tokens do not fit a state opened for 10",
+        "11 tokens exceed the capacity of 10",
     ),
     "forbidden id": (lambda b, s: b.likeliest([[3], [4]], s, [WORDS]), "token 37 is not"),
-    "likeliest of a wrong id": (lambda b, s: b.likeliest([[3], [-4]], s, []), "token -4 is not"),
-    "likeliest of other rows": (lambda b, s: b.likeliest([[3]], s, []), "one row for each"),
+    "argmax of a wrong id": (lambda b, s: b.likeliest([[3], [-4]], s, []), "token -4 is not"),
+    "argmax of other rows": (lambda b, s: b.likeliest([[3]], s, []), "one list of tokens"),
     "forbidden to other rows": (
         lambda b, s: b.extend([[3], [4]], s, Argmax(Forbidden((), (1,), (1, 1, 1)))),
-        "as many as rows",
+        "one number for each row",
     ),
     "round of a wrong id": (lambda b, s: verify(b, s, [3, WORDS]), "token 37 is not"),
-    "round of other rows": (lambda b, s: verify(b, s, [3]), "one token per row"),
+    "round of other rows": (lambda b, s: verify(b, s, [3]), "one token and one count"),
     "round back too far": (lambda b, s: verify(b, s, [3, 4], cached=(3, 4)), "only undo tokens"),
-    "round of fewer than none": (lambda b, s: verify(b, s, [3, 4], tokens=(1, -1)), "no block"),
-    "round too far": (lambda b, s: verify(b, s, [3, 4], tokens=(0, 8)), "does not fit"),
+    "round of fewer than none": (lambda b, s: verify(b, s, [3, 4], tokens=(1, -1)), "cannot draft"),
+    "round too far": (lambda b, s: verify(b, s, [3, 4], tokens=(0, 8)), "exceeds the capacity"),
     "round with counts of other rows": (
         lambda b, s: verify(b, s, [3, 4], tokens=(2,)),
-        "one token per row",
+        "one token and one count",
     ),
     "round with a forbidden id": (
         lambda b, s: verify(b, s, [3, 4], forbidden=Forbidden((WORDS,))),
@@ -116,29 +116,29 @@ wrong_calls: dict[str, tuple[Call, str]] = {
     "select out of range": (lambda b, s: s.select([0, 2]), "no such row"),
     "select below zero": (lambda b, s: s.select([-1]), "no such row"),
     "join at one place": (lambda b, s: join(b, s, [1, 1]), "two rows for place 1"),
-    "join with a gap": (lambda b, s: join(b, s, [2, 4]), "there is no place 4"),
-    "join below zero": (lambda b, s: join(b, s, [0, -1]), "there is no place -1"),
+    "join with a gap": (lambda b, s: join(b, s, [2, 4]), "no place 4"),
+    "join below zero": (lambda b, s: join(b, s, [0, -1]), "no place -1"),
     "join of other rows": (lambda b, s: join(b, s, [2]), "one place for each row"),
     "join itself": (lambda b, s: s.join(s, [2, 3]), "cannot join itself"),
     "join of another kind": (
         lambda b, s: s.join(b.encode(SOURCE, capacity=10), [2, 3]),
-        "opened for different things",
+        "opened for different modes",
     ),
-    "fewer slots than none": (lambda b, s: draft(b, s, [2, -1]), "no block of -1 tokens"),
-    "too many slots": (lambda b, s: b.draft(LAST_B1, s, 8), "a block of 8 tokens does not fit"),
+    "fewer slots than none": (lambda b, s: draft(b, s, [2, -1]), "cannot draft -1 tokens"),
+    "too many slots": (lambda b, s: b.draft(LAST_B1, s, 8), "exceeds the capacity"),
     "far too many slots": (lambda b, s: b.draft(LAST_B1, s, 2**21), "draft: "),
     "draft after a wrong id": (
         lambda b, s: b.draft(torch.tensor([[3], [WORDS]]), s, 2),
         "token 37 is not",
     ),
-    "draft of other rows": (lambda b, s: b.draft(LAST_B1[:1], s, 2), "one token per row"),
+    "draft of other rows": (lambda b, s: b.draft(LAST_B1[:1], s, 2), "one token and one count"),
     "too few numbers": (
         lambda b, s: draft(b, s, [1, 2], uniform=[[0.5], [0.5]]),
-        "a number, or a known token, for every guess",
+        "a number, or a known token, for every slot",
     ),
     "numbers of other rows": (
         lambda b, s: draft(b, s, [1, 2], uniform=[[0.5, 0.5]]),
-        "are those of a row",
+        "numbers and known tokens for each row",
     ),
     "temperature zero": (
         lambda b, s: b.draft(LAST_B1, s, 2, temperature=0.0),
@@ -148,27 +148,27 @@ wrong_calls: dict[str, tuple[Call, str]] = {
         lambda b, s: b.draft(LAST_B1, s, 2, temperature=float("nan")),
         "temperature must be above zero",
     ),
-    "told a wrong id": (
+    "known id too large": (
         lambda b, s: b.predict(LAST_B1, s, torch.tensor([[-1, WORDS], [-1, -1]])),
-        "known token is not a word",
+        "token 37 is not",
     ),
-    "slots told a wrong id": (
+    "known id of a slot too large": (
         lambda b, s: b.ctc(s, torch.full((2, 6), WORDS)),
-        "known token is not a word",
+        "token 37 is not",
     ),
     "slots of another shape": (
         lambda b, s: b.ctc(s, torch.full((2, 5), -1)),
         r"ctc: known tokens must be \[rows, slots\]",
     ),
-    "no sources": (lambda b, s: b.encode([], capacity=3), "there is no source"),
+    "no sources": (lambda b, s: b.encode([], capacity=3), "no sources"),
     "empty source": (lambda b, s: b.encode([[3], []], capacity=3), "a source is empty"),
     "source id": (lambda b, s: b.encode([[3, WORDS]], capacity=3), "token 37 is not"),
-    "capacity below zero": (lambda b, s: b.encode(SOURCE, capacity=-1), "no capacity of -1"),
+    "capacity below zero": (lambda b, s: b.encode(SOURCE, capacity=-1), "capacity -1"),
     "capacities of other rows": (
         lambda b, s: b.encode(SOURCE, capacity=[3]),
         "one capacity for each source",
     ),
-    "capacity too large": (lambda b, s: b.encode(SOURCE, capacity=2**31 - 1), "no capacity of"),
+    "capacity too large": (lambda b, s: b.encode(SOURCE, capacity=2**31 - 1), "is out of range"),
 }
 
 
@@ -230,9 +230,9 @@ def test_what_a_state_was_not_opened_for_is_refused(backend) -> None:
 
 def test_learned_positions_end(backend) -> None:
     learned = native_calls(native_tiny.build("learned"), threads=1)
-    with pytest.raises(InputError, match="41 tokens are more than the 40 positions"):
+    with pytest.raises(InputError, match="41 tokens exceed the 40 positions"):
         learned.encode([[3]], capacity=41)
-    with pytest.raises(InputError, match="41 tokens are more than the 40 positions"):
+    with pytest.raises(InputError, match="41 tokens exceed the 40 positions"):
         learned.encode([[3] * 41], capacity=4)
 
 
@@ -348,47 +348,47 @@ def test_weights_of_another_shape_are_named() -> None:
 
     def build(**changes: Any) -> None:
         values = {"model": shape, "weights": arrays, "drafter": None, "ctc": None}
-        core.Model(**values | changes, instruction_set="", threads=1)
+        core.Engine(**values | changes, instruction_set="", threads=1)
 
     build()
     with pytest.raises(ValueError, match=r"'tokens.weight' is 23 x 16, expected 24 x 16"):
-        build(model=shape | {"words": 24})
+        build(model=shape | {"vocab_size": 24})
     with pytest.raises(ValueError, match=r"the weights lack 'decoder.blocks.2.attention"):
         build(model=shape | {"decoder_layers": 3})
-    for key in ("words", "width", "heads", "kv_heads", "inner", "decoder_layers", "head_width"):
+    for key in ("vocab_size", "width", "heads", "kv_heads", "inner", "head_width"):
         with pytest.raises(ValueError, match=rf"{key} is 0"):
             build(model=shape | {key: 0})
-    with pytest.raises(ValueError, match="encoder_layers is below zero"):
+    with pytest.raises(ValueError, match="encoder_layers is negative"):
         build(model=shape | {"encoder_layers": -1})
     for changes in ({"heads": 3}, {"head_width": 1 << 24}):
-        with pytest.raises(ValueError, match="keys do not divide the heads, or these are too wide"):
+        with pytest.raises(ValueError, match="heads must be a multiple of kv_heads"):
             build(model=shape | changes)
     for epsilon in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="norm_eps is not a number above zero"):
+        with pytest.raises(ValueError, match="norm_eps must be finite and not negative"):
             build(model=shape | {"norm_eps": epsilon})
     for changes in ({"frequencies": [1.0]}, {"position": "rotary", "frequencies": [1.0, 0.5]}):
-        with pytest.raises(ValueError, match="frequencies are not one for each pair of a head"):
+        with pytest.raises(ValueError, match="frequencies must have one number"):
             build(model=shape | changes)
     turned = {"position": "rotary", "frequencies": [float("nan")] * 4}
     with pytest.raises(ValueError, match="a frequency is not finite"):
         build(model=shape | turned)
     for edges in ([0, 1], [3, 2], [-1]):
-        with pytest.raises(ValueError, match="decoder_edges are not in order"):
+        with pytest.raises(ValueError, match="decoder_edges are not ascending"):
             build(model=shape | {"decoder_edges": edges})
     with pytest.raises(ValueError, match="decoder_edges are too many"):
         build(model=shape | {"decoder_edges": list(range(1, 1 << 17))})
-    with pytest.raises(ValueError, match="position 'alibi' is not computed"):
+    with pytest.raises(ValueError, match="unsupported position 'alibi'"):
         build(model=shape | {"position": "alibi"})
-    with pytest.raises(ValueError, match="dtype 'int4' is not computed"):
+    with pytest.raises(ValueError, match="unsupported dtype 'int4'"):
         build(model=shape | {"dtype": "int4"})
     for key, value in (("max_positions", 2**40), ("width", "wide"), ("pre_norm", None)):
-        with pytest.raises(ValueError, match=rf"{key} is of another type, or out of range"):
+        with pytest.raises(ValueError, match=rf"{key} is of another type or out of range"):
             build(model=shape | {key: value})
     with pytest.raises(ValueError, match="embedding_scale is not finite"):
         build(model=shape | {"embedding_scale": float("inf")})
     with pytest.raises(ValueError, match="position is missing"):
         build(model={key: value for key, value in shape.items() if key != "position"})
-    with pytest.raises(ValueError, match=r"'tokens.weight' is not an array, or not in order"):
+    with pytest.raises(ValueError, match=r"'tokens.weight' is not a contiguous array"):
         build(weights=arrays | {"tokens.weight": [1.0]})
 
 

@@ -35,7 +35,7 @@ class Broken:
     def _fail(self, *_: Any) -> Any:
         raise self.error
 
-    encode = extend = likeliest = draft_and_verify = draft = ctc = rollback = select = _fail
+    encode = extend = argmax = draft_and_verify = draft = ctc = rollback = select = _fail
     answer = join = _fail
     lengths = bytes = property(_fail)
 
@@ -47,7 +47,7 @@ Call = Callable[[NativeBackend, NativeState], Any]
 core_calls: dict[str, Call] = {
     "encode": lambda b, s: b.encode(SOURCE, capacity=3),
     "extend": lambda b, s: b.extend(LAST, s, Logits()),
-    "likeliest": lambda b, s: b.extend(LAST, s, Argmax()),
+    "argmax": lambda b, s: b.extend(LAST, s, Argmax()),
     "answer": lambda b, s: b.extend(LAST, s, TopK(2)),
     "draft and verify": lambda b, s: b.drafts.draft_and_verify(
         [3, 4], s, [2, 2], Argmax(), cached=[3, 3], min_survival=0.0
@@ -76,7 +76,7 @@ core_errors: dict[str, tuple[Callable[[], Exception], type[Exception], str]] = {
     "a wrong value": (lambda: ValueError("there is no row"), InputError, "native: there is no row"),
     "a wrong type": (lambda: TypeError("f(): incompatible"), TypeError, "^f"),
     "a wrong index": (lambda: IndexError("out of range"), IndexError, "^out of range"),
-    "a wrong key": (lambda: KeyError("words"), KeyError, "^'words'"),
+    "a wrong key": (lambda: KeyError("width"), KeyError, "^'width'"),
     "too large": (lambda: OverflowError("too large"), InputError, "native: too large"),
     "a fault": (
         lambda: RuntimeError("a fault"),

@@ -19,13 +19,13 @@ core = pytest.importorskip("outrider_native", reason="outrider-native is not ins
 
 
 def save(given: dict[str, Any], path: Path, about: str = "") -> Any:
-    model = core.Model(**given)
+    model = core.Engine(**given)
     model.save(path, about)
     return model
 
 
 def load(given: dict[str, Any], path: Path, **changes: Any) -> Any:
-    return core.Model(**given | {"weights": core.PackedFile(path)} | changes)
+    return core.Engine(**given | {"weights": core.PackedFile(path)} | changes)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float32"])
@@ -72,14 +72,14 @@ def test_a_mapped_model_outlives_its_file_object_and_its_name(tmp_path: Path) ->
 
 def test_a_file_for_another_model_is_refused(tmp_path: Path) -> None:
     given, path = parts("plain", "int8"), tmp_path / "packed"
-    core.Model(**given | {"drafter": None, "ctc": None}).save(path, "")
+    core.Engine(**given | {"drafter": None, "ctc": None}).save(path, "")
     with pytest.raises(ValueError, match=r"the packed model lacks 'drafter\."):
         load(given, path)
     plain = given | {"drafter": None, "ctc": None}
     with pytest.raises(ValueError, match=r"lacks 'encoder.blocks.0.attention.qkv.weight.floa"):
         load(plain, path, model=given["model"] | {"dtype": "float32"})
     with pytest.raises(ValueError, match="is packed for another model"):
-        load(plain, path, model=given["model"] | {"words": 99})
+        load(plain, path, model=given["model"] | {"vocab_size": 99})
 
 
 def test_what_cannot_be_opened_or_written_is_an_error_of_the_system(tmp_path: Path) -> None:
@@ -112,21 +112,21 @@ def broken_heads(data: bytes) -> dict[str, tuple[bytes, str]]:
         return data[: HEAD.size] + ENTRY.pack(*first) + body[ENTRY.size :]
 
     return {
-        "empty": (b"", "ends too soon"),
-        "short": (data[:20], "ends too soon"),
-        "cut": (data[:-64], "another size"),
-        "longer": (data + bytes(64), "another size"),
-        "magic": (head(b"safetens", version, count, size, about), "begins otherwise"),
-        "version": (head(magic, 77, count, size, about), "is of version 77, expected"),
-        "count": (head(magic, version, 2**32 - 1, size, about), "ends too soon"),
-        "about": (head(magic, version, count, size, 2**64 - 1), "ends too soon"),
-        "offset": (entry(0, 2**63), "lies outside"),
-        "odd offset": (entry(0, ENTRY.unpack_from(body)[0] + 1), "lies outside"),
-        "bytes": (entry(1, 2**64 - 1), "lies outside"),
-        "type": (entry(3, 77), "no type we know"),
-        "name": (entry(4, 2**32 - 1), "ends too soon"),
-        "checksum": (entry(2, 0), "its checksum is wrong"),
-        "older": (head(magic, 2, count, size, about), "is of version 2, expected 3"),
+        "empty": (b"", "is truncated"),
+        "short": (data[:20], "is truncated"),
+        "cut": (data[:-64], "wrong file size"),
+        "longer": (data + bytes(64), "wrong file size"),
+        "magic": (head(b"safetens", version, count, size, about), "wrong magic number"),
+        "version": (head(magic, 77, count, size, about), "has version 77, expected"),
+        "count": (head(magic, version, 2**32 - 1, size, about), "is truncated"),
+        "about": (head(magic, version, count, size, 2**64 - 1), "is truncated"),
+        "offset": (entry(0, 2**63), "out of range"),
+        "odd offset": (entry(0, ENTRY.unpack_from(body)[0] + 1), "out of range"),
+        "bytes": (entry(1, 2**64 - 1), "out of range"),
+        "type": (entry(3, 77), "unknown type"),
+        "name": (entry(4, 2**32 - 1), "is truncated"),
+        "checksum": (entry(2, 0), "wrong checksum of the header"),
+        "older": (head(magic, 2, count, size, about), "has version 2, expected 3"),
     }
 
 
@@ -186,7 +186,7 @@ def test_damaged_numbers_are_refused_before_a_model_is_built(tmp_path: Path) -> 
     data[-100] ^= 1
     path.write_bytes(data)
     for call in (lambda: core.PackedFile(path).verify(), lambda: load(given, path)):
-        with pytest.raises(ValueError, match="a checksum of its numbers is wrong"):
+        with pytest.raises(ValueError, match="wrong checksum of a section"):
             call()
 
 

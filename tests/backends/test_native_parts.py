@@ -84,9 +84,9 @@ def test_the_shape_is_that_of_the_config() -> None:
     assert (text["encoder_layers"], text["decoder_layers"], text["dtype"]) == (0, 2, "float32")
     assert text["kv_heads"] == text["heads"] == 2
     drafter = native_tiny.build_drafter(model, shortlist=5)
-    assert drafter_shape(parts_of(model, drafter).drafter)["kept"] == drafter.kept_V.tolist()
+    assert drafter_shape(parts_of(model, drafter).drafter)["shortlist"] == drafter.kept_V.tolist()
     plain = parts_of(model, native_tiny.build_drafter(model))
-    assert drafter_shape(plain.drafter)["kept"] == []
+    assert drafter_shape(plain.drafter)["shortlist"] == []
     assert ctc_shape(native_tiny.build_ctc(model, upsample=3).config)["upsample"] == 3
 
 

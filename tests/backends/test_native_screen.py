@@ -118,5 +118,5 @@ def test_a_packed_file_holds_the_screen(tmp_path: Path) -> None:
         "instruction_set": first.instruction_set,
         "threads": 1,
     }
-    second.core = outrider_native.Model(weights=outrider_native.PackedFile(path), **shape)
+    second.core = outrider_native.Engine(weights=outrider_native.PackedFile(path), **shape)
     assert named(second, Forbidden(), 1) == named(first, Forbidden(), 1)

@@ -99,20 +99,20 @@ def test_a_state_says_what_its_shortlists_take() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("listed", "message"),
     [
-        ([[1], [2]], "words for each source"),
-        ([[1], [2], []], "at least one"),
-        ([[1], [2, 2], [3]], "in order"),
-        ([[1], [3, 2], [3]], "in order"),
+        ([[1], [2]], "one shortlist for each source"),
+        ([[1], [2], []], "not empty"),
+        ([[1], [2, 2], [3]], "must be ascending"),
+        ([[1], [3, 2], [3]], "must be ascending"),
         ([[1], [2], [99]], "token 99 is not one"),
         ([[1], [2], [-1]], "token -1 is not one"),
     ],
 )
-def test_words_that_are_none_are_refused(words: list[list[int]], message: str) -> None:
+def test_wrong_shortlists_are_refused(listed: list[list[int]], message: str) -> None:
     _, whole = backends("marian")
     with pytest.raises(ValueError, match=message):
-        whole.core.encode(SOURCES, [9] * 3, False, False, words)
+        whole.core.encode(SOURCES, [9] * 3, False, False, listed)
 
 
 def test_a_language_model_has_no_shortlist() -> None:

@@ -27,13 +27,13 @@ def test_halves_are_what_they_are_as_float32(kind, dtype) -> None:
     given = parts(kind, dtype)
     brain = {name: to_bfloat16(array) for name, array in given["weights"].items()}
     wide = {name: from_bfloat16(array) for name, array in brain.items()}
-    expected = answers(core.Model(**given | {"weights": wide}))
-    assert same(answers(core.Model(**given | {"weights": brain})), expected)
-    assert not same(answers(core.Model(**given)), expected), "halves must lose something"
+    expected = answers(core.Engine(**given | {"weights": wide}))
+    assert same(answers(core.Engine(**given | {"weights": brain})), expected)
+    assert not same(answers(core.Engine(**given)), expected), "halves must lose something"
     half = {name: array.astype(np.float16) for name, array in given["weights"].items()}
     wide = {name: array.astype(np.float32) for name, array in half.items()}
-    found = answers(core.Model(**given | {"weights": half}))
-    assert same(found, answers(core.Model(**given | {"weights": wide})))
+    found = answers(core.Engine(**given | {"weights": half}))
+    assert same(found, answers(core.Engine(**given | {"weights": wide})))
 
 
 def to_int8(array: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -59,19 +59,19 @@ def test_int8_is_taken_as_it_is(kind, tmp_path: Path) -> None:
         for name, array in given["weights"].items()
         if array.ndim == 2 and (".blocks." in name or name.endswith("head.weight"))
     }
-    packed = core.Model(**given | {"weights": given["weights"] | matrices})
-    assert same(answers(packed), answers(core.Model(**given)))
+    packed = core.Engine(**given | {"weights": given["weights"] | matrices})
+    assert same(answers(packed), answers(core.Engine(**given)))
     quantised = {name: to_int8(given["weights"][name]) for name in tables}
     wide = {name: from_int8(pair) for name, pair in quantised.items()}
     wide["head.weight"] = to_int8(given["weights"][head])
-    expected = answers(core.Model(**given | {"weights": given["weights"] | wide}))
-    model = core.Model(**given | {"weights": given["weights"] | quantised})
+    expected = answers(core.Engine(**given | {"weights": given["weights"] | wide}))
+    model = core.Engine(**given | {"weights": given["weights"] | quantised})
     assert same(answers(model), expected)
     assert not same(expected, answers(packed)), "int8 must lose something"
     words, width = given["weights"]["tokens.weight"].shape
     assert model.embedding_bytes == (words * width + 4 * words) * (2 if kind == "learned" else 1)
     model.save(tmp_path / "packed", "")
-    mapped = core.Model(**given | {"weights": core.PackedFile(tmp_path / "packed")})
+    mapped = core.Engine(**given | {"weights": core.PackedFile(tmp_path / "packed")})
     assert same(answers(mapped), expected)
 
 
@@ -83,19 +83,19 @@ def test_int8_with_scales_is_what_it_stands_for_in_float32() -> None:
         if name.endswith(".weight") and array.ndim == 2
     }
     wide = {name: from_int8(pair) for name, pair in pairs.items()}
-    found = answers(core.Model(**given | {"weights": given["weights"] | pairs}))
-    assert same(found, answers(core.Model(**given | {"weights": given["weights"] | wide})))
+    found = answers(core.Engine(**given | {"weights": given["weights"] | pairs}))
+    assert same(found, answers(core.Engine(**given | {"weights": given["weights"] | wide})))
 
 
 def test_weights_may_be_mapped_read_only_and_unaligned(tmp_path: Path) -> None:
     given = parts("marian", "int8")
-    expected = answers(core.Model(**given))
+    expected = answers(core.Engine(**given))
     mapped = {}
     for name, array in given["weights"].items():
         path = tmp_path / name
         path.write_bytes(b"!" + array.tobytes())
         mapped[name] = np.memmap(path, np.uint8, "r")[1:].view(np.float32).reshape(array.shape)
-    assert same(answers(core.Model(**given | {"weights": mapped})), expected)
+    assert same(answers(core.Engine(**given | {"weights": mapped})), expected)
 
 
 def test_embeddings_take_as_few_bytes_as_hold_them_exactly() -> None:
@@ -104,7 +104,7 @@ def test_embeddings_take_as_few_bytes_as_hold_them_exactly() -> None:
 
     def embedding_bytes(array: NDArray[Any]) -> int:
         arrays = given["weights"] | {"tokens.weight": array}
-        return int(core.Model(**given | {"weights": arrays}).embedding_bytes)
+        return int(core.Engine(**given | {"weights": arrays}).embedding_bytes)
 
     assert embedding_bytes(tokens) == 4 * tokens.size
     assert embedding_bytes(to_bfloat16(tokens)) == 2 * tokens.size
@@ -117,12 +117,12 @@ def test_embeddings_take_as_few_bytes_as_hold_them_exactly() -> None:
     [
         (np.zeros((37, 24)), "is not of float32, float16 or bfloat16"),
         (np.zeros((37, 24), np.int16), "is not of float32, float16 or bfloat16"),
-        (np.zeros((24, 37), np.float32).T, "is not an array, or not in order"),
+        (np.zeros((24, 37), np.float32).T, "is not a contiguous array"),
         (np.full((37, 24), 0x7F80, np.uint16), "holds numbers that are not finite"),
         (np.full((37, 24), np.nan, np.float16), "holds numbers that are not finite"),
-        ([1.0], "is not an array"),
+        ([1.0], "is not a contiguous array"),
         (np.zeros((37, 24), np.int8), "is not of float32, float16 or bfloat16"),
-        ((np.zeros((37, 24), np.int8), [1.0]), "is not an array"),
+        ((np.zeros((37, 24), np.int8), [1.0]), "is not a contiguous array"),
         ((np.zeros((37, 24), np.int8), np.ones(36, np.float32)), "is not rows of int8"),
         ((np.zeros((37, 24), np.int8), np.ones(37)), "is not rows of int8"),
         ((np.zeros((37, 24), np.float32), np.ones(37, np.float32)), "is not rows of int8"),
@@ -153,4 +153,4 @@ def test_embeddings_take_as_few_bytes_as_hold_them_exactly() -> None:
 def test_what_is_no_weight_is_named(array, message) -> None:
     given = parts("marian", "int8")
     with pytest.raises(ValueError, match=f"'tokens.weight' {message}"):
-        core.Model(**given | {"weights": given["weights"] | {"tokens.weight": array}})
+        core.Engine(**given | {"weights": given["weights"] | {"tokens.weight": array}})

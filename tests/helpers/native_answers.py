@@ -29,9 +29,9 @@ def parts(kind: str, dtype: str) -> dict[str, Any]:
 
 def answers(model: Any) -> list[NDArray[Any]]:
     """Everything there is to ask of a model, as numbers."""
-    state = model.encode(SOURCE, [12, 12], True, True)
+    state = model.encode(SOURCE, [12, 12], True, True, [])
     logits = model.extend(state, TOKENS, False)
-    drafted = model.draft(state, [2, 9], [4, 4], [], [], [])
+    drafted = model.draft(state, [2, 9], [4, 4], 1.0, [], [])
     return [logits, *map(np.array, drafted), model.ctc(state, None)]
 
 

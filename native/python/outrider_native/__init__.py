@@ -1,5 +1,5 @@
-"""The int8 core of Outrider: what `outrider.backends.native` computes with."""
+"""The native core of Outrider, used by `outrider.backends.native`."""
 
-from outrider_native._core import Model, PackedFile, Question, State, checksum, instruction_sets
+from outrider_native._core import Engine, PackedFile, Query, State, checksum, instruction_sets
 
-__all__ = ["Model", "PackedFile", "Question", "State", "checksum", "instruction_sets"]
+__all__ = ["Engine", "PackedFile", "Query", "State", "checksum", "instruction_sets"]

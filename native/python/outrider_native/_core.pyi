@@ -1,4 +1,4 @@
-"""What the compiled module offers; `src/binding.cpp` says how."""
+"""The compiled module (`src/binding.cpp`)."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -8,69 +8,72 @@ import numpy as np
 from numpy.typing import NDArray
 
 def instruction_sets() -> list[str]:
-    """Instruction sets this machine can run, best first."""
+    """Return the instruction sets of this machine, best first."""
 
 def checksum(path: str | PathLike[str]) -> int:
-    """XXH64 of all bytes of a file: it detects damage and other content, not forgery."""
+    """Return XXH64 of all bytes of a file, which detects damage and changes, not forgery."""
 
 class State:
-    """Running sequences: what a model keeps of each. One caller at a time."""
+    """Running sequences and their caches. One caller at a time."""
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens each sequence has taken in."""
+        """Cached tokens of each sequence."""
     @property
     def capacities(self) -> list[int]:
-        """Tokens each sequence has room for."""
+        """Maximal number of tokens of each sequence."""
     @property
     def bytes(self) -> int:
-        """Memory of the caches, those of sources among them."""
+        """Memory of the caches, including those of sources."""
     def __len__(self) -> int: ...
     def rollback(self, arg: Sequence[int], /) -> None:
-        """Make sequence b hold so many tokens; only those of the last extend can be forgotten."""
+        """Truncate sequences to these lengths, at most undoing the last extend."""
     def select(self, arg: Sequence[int], /) -> None:
-        """Make sequence n what sequence rows[n] was."""
+        """Replace the sequences by copies of these rows."""
     def join(self, arg0: State, arg1: Sequence[int], /) -> None:
-        """Make sequence at[n] what sequence n of the other state was, which is empty then."""
+        """Move sequence n of another state to place at[n], replacing or appending."""
 
 class PackedFile:
-    """A file that `Model.save` wrote, mapped read-only: processes share its pages.
+    """A file written by `Engine.save`, mapped read-only; processes share its pages.
 
-    Its sizes and the checksum of its front are checked here (a ValueError says what is wrong), the
-    checksums of the weights where a model is built.
+    Its sizes and the checksum of its header are verified here (ValueError), the checksums of the
+    weights when an engine is built.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None: ...
     @property
     def about(self) -> str:
-        """What was said of it when it was saved."""
+        """The caller's text, given to `Engine.save`."""
     def verify(self) -> None:
-        """Read the weights once; a ValueError where a checksum is wrong."""
+        """Verify the checksums of the weights; ValueError."""
 
-class Question:
-    """What is asked about some rows; the rows of all questions of a call are different."""
+class Query:
+    """A query about some rows. The queries of a call have disjoint rows."""
 
     @staticmethod
-    def likeliest(
+    def argmax(
         rows: Sequence[int],
         places: int,
         log_probs: bool,
         forbidden: Sequence[int],
         ends: Sequence[int],
         early: Sequence[int],
-    ) -> Question:
-        """Which token is likeliest at each of the first places."""
+    ) -> Query:
+        """Return the best token at each of the first places.
+
+        `forbidden` tokens are never chosen, and `ends` not at the first `early` places of each row.
+        """
     @staticmethod
-    def top(
+    def top_k(
         rows: Sequence[int],
         count: int,
         forbidden: Sequence[int],
         ends: Sequence[int],
         early: Sequence[int],
-    ) -> Question:
-        """Which tokens are the likeliest, at one place, with their log-probabilities."""
+    ) -> Query:
+        """Return the best tokens and their log-probabilities at one place."""
     @staticmethod
-    def draw(
+    def sample(
         rows: Sequence[int],
         log_probs: bool,
         temperature: float,
@@ -80,16 +83,16 @@ class Question:
         forbidden: Sequence[int],
         ends: Sequence[int],
         early: Sequence[int],
-    ) -> Question:
-        """Which token a number falls on, at one place; `top_k` 0 and `top_p` 1 leave all."""
+    ) -> Query:
+        """Sample a token at one place; `top_k` 0 and `top_p` 1 exclude nothing."""
     @staticmethod
     def log_probs(
         rows: Sequence[int], places: int, given: Sequence[Sequence[int]], ends: Sequence[int]
-    ) -> Question:
-        """How likely given tokens are; for the first of `ends` any of them will do."""
+    ) -> Query:
+        """Return log-probabilities of given tokens; the first of `ends` stands for any of them."""
 
-class Model:
-    """Packed weights and threads. It never changes: any number of threads may call it at once."""
+class Engine:
+    """A model with packed weights and threads. Several threads can call it at once."""
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class Model:
         instruction_set: str,
         threads: int,
     ) -> None:
-        """Pack weights, or use those of a file, which may hold side decoders that are not wanted.
+        """Pack weights, or use those of a file, which can contain unused side decoders.
 
         Weights are float32, float16, or uint16 with the bits of bfloat16, and may be mapped; or
         pairs of int8, from -127 to 127, and a float32 scale for each row, which are not rounded
@@ -108,112 +111,107 @@ class Model:
         """
     @property
     def instruction_set(self) -> str:
-        """What its products are computed with."""
+        """The instruction set in use."""
     @property
     def threads(self) -> int:
-        """Threads of its team, the calling one among them."""
+        """Number of threads, including the calling one."""
     @property
     def bytes(self) -> int:
-        """Memory of the weights, embeddings among them."""
+        """Memory of the weights, including embeddings."""
     @property
     def embedding_bytes(self) -> int:
         """Memory of the embeddings."""
     @property
     def mapped(self) -> bool:
-        """Whether the weights lie in a mapped file, so that processes share them."""
+        """Whether the weights are in a mapped file, which processes share."""
     def save(self, path: str | PathLike[str], about: str) -> None:
-        """Write the packed weights, for `PackedFile`; `about` is the caller's."""
+        """Write the packed weights and a text of the caller, for `PackedFile`."""
     @property
     def idle_bytes(self) -> int:
-        """Memory kept for the next caller."""
+        """Memory of released buffers."""
     def encode(
         self,
         sources: Sequence[Sequence[int]],
         capacities: Sequence[int],
         drafting: bool,
         parallel: bool,
-        words: Sequence[Sequence[int]] = ...,
+        shortlists: Sequence[Sequence[int]],
     ) -> State:
-        """Open one sequence for each source, with room for so many tokens.
+        """Encode sources and open a sequence for each, with capacity for this number of tokens.
 
-        With `words`, in order, only those of a source may follow it.
+        `shortlists` is empty, or has the allowed target tokens of each source, ascending.
         """
     def extend(
         self, state: State, tokens: Sequence[Sequence[int]], last: bool
     ) -> NDArray[np.float32]:
-        """Append tokens; return logits [sequences, longest or 1, words], zero where none are."""
+        """Append tokens; return logits [sequences, longest or 1, vocab_size], padded with zeros."""
     def cross_attention(self, state: State, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Append tokens; return where each looks in its source: [tokens, layers, heads, keys].
+        """Append tokens; return the weights of cross-attention [tokens, layers, heads, keys].
 
-        The tokens of the first sequence come first; behind the end of a source stands zero.
+        The tokens of the first sequence come first; shorter sources are padded with zeros.
         """
-    def likeliest(
+    def argmax(
         self,
         state: State,
         tokens: Sequence[Sequence[int]],
         forbidden: Sequence[int],
-        by_row: Sequence[Sequence[int]],
         ends: Sequence[int],
         early: Sequence[int],
     ) -> list[list[int]]:
-        """Append tokens; return the likeliest token after each.
-
-        Forbidden are some to all, others to each sequence, and `ends` at its first `early` places.
-        """
+        """Append tokens; return the best token after each."""
     def greedy(
         self,
         state: State,
-        newest: Sequence[int],
+        last: Sequence[int],
         steps: int,
         ends: Sequence[int],
         forbidden: Sequence[int],
     ) -> list[list[int]]:
-        """Feed the newest tokens and then each sequence's own likeliest ones; return what is said.
+        """Append the last tokens and then greedy ones; return the greedy tokens.
 
-        After `steps` tokens, or where a sequence says one of `ends`, all stop.
+        Stops after `steps` tokens, or when a sequence produces one of `ends`.
         """
     def answer(
         self,
         state: State,
         tokens: Sequence[Sequence[int]],
-        questions: Sequence[Question],
+        queries: Sequence[Query],
         last: bool,
     ) -> list[tuple[list[list[int]], list[list[float]]]]:
-        """Append tokens; for each question return tokens and log-probabilities, row by row."""
+        """Append tokens; return tokens and log-probabilities of each row for each query."""
     def draft_and_verify(
         self,
         state: State,
-        held: Sequence[int],
+        lengths: Sequence[int],
         last: Sequence[int],
         counts: Sequence[int],
         min_survival: float,
-        text_ends: Sequence[Sequence[int]],
+        stop_tokens: Sequence[int],
         forbidden: Sequence[int],
-        by_row: Sequence[Sequence[int]],
         ends: Sequence[int],
         early: Sequence[int],
         log_probs: bool,
     ) -> tuple[list[list[int]], list[list[int]], list[list[float]], list[list[float]], float]:
-        """Guess tokens after `last`, and append `last` and the guesses that are worth checking.
+        """Truncate sequences to `lengths`, draft, and append `last` and the drafts worth verifying.
 
-        First, sequences forget what they hold beyond `held` tokens. None is worth checking behind
-        `text_ends`, one list for all or one for each. Returns those guesses, the likeliest token
-        after `last` and after each of them, its log-probability if asked for, how sure the drafter
-        was of each guess, and the seconds that guessing took.
+        Drafts after one of `stop_tokens` are not verified. Returns the verified drafts, the best
+        token after `last` and after each of them, its log-probability if requested, the confidence
+        of each draft, and the seconds of drafting.
         """
     def draft(
         self,
         state: State,
         last: Sequence[int],
         counts: Sequence[int],
-        temperatures: Sequence[float],
+        temperature: float,
         uniform: Sequence[Sequence[float]],
         known: Sequence[Sequence[int]],
     ) -> tuple[list[list[int]], NDArray[np.int64], NDArray[np.float32], list[list[float]]]:
         """Draft tokens after `last`: tokens, candidates, their probabilities, confidence.
 
-        Sampled with `uniform` numbers, or the likeliest; `known` tokens stand (-1: not known). All
-        three may be empty, for one sequence or for all. Candidates are [sequences, longest, few].
+        Tokens are sampled with `uniform` numbers, or the best ones; `known` tokens are kept (-1:
+        unknown). Both can be empty, as a whole or for a sequence. Candidates are
+        [sequences, longest, candidates].
         """
     def ctc(self, state: State, known: NDArray[np.int64] | None) -> NDArray[np.float32]:
-        """Score the slots of whole sequences: logits [sequences, slots, words]."""
+        """Score the slots of whole texts: logits [sequences, slots, vocab_size]."""

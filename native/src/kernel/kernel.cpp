@@ -32,7 +32,7 @@ Product product_neon, product_i8mm;
 namespace {
 
 #if defined(OUTRIDER_X86)
-// What CPUID's leaf 7 and its second page say, and which registers the system saves for a thread.
+// CPUID leaf 7, both subleaves, and the registers that the operating system saves.
 struct Features {
   unsigned ebx = 0, ecx = 0, edx = 0, more = 0;
   unsigned saved = 0;
@@ -40,7 +40,7 @@ struct Features {
   Features() {
     unsigned eax = 0, other_b = 0, other_c = 0, other_d = 0;
     if (__get_cpuid(1, &eax, &other_b, &other_c, &other_d) == 0 || (other_c >> 27 & 1u) == 0)
-      return;  // no system saves wide registers here
+      return;  // the system saves no wide registers
     unsigned high = 0;
     __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
     __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx);
@@ -52,8 +52,8 @@ struct Features {
   bool avx512() const {
     return avx2() && saves(0xe6) && has(ebx, 16) && has(ebx, 17) && has(ebx, 30) && has(ebx, 31);
   }
-  bool vnni() const { return avx512() && has(ecx, 11); }  // the dot product of bytes
-  bool avxvnni() const { return avx2() && has(more, 4); }  // the same, without AVX-512
+  bool vnni() const { return avx512() && has(ecx, 11); }               // the dot product of bytes
+  bool avxvnni() const { return avx2() && has(more, 4); }              // the same, without AVX-512
   bool amx() const { return vnni() && has(edx, 24) && has(edx, 25); }  // tiles, and bytes in them
 
  private:
@@ -61,7 +61,7 @@ struct Features {
   bool saves(unsigned registers) const { return (saved & registers) == registers; }
 };
 
-// Linux must be asked for the tiles' place in a thread's saved state, once in a process.
+// Linux grants the use of tiles on request, once in a process.
 bool may_use_tiles() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
@@ -75,7 +75,7 @@ bool has_dot_product() {
 #if defined(__linux__)
   return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #else
-  return true;  // every Apple machine that runs 64-bit ARM code has it
+  return true;  // all 64-bit ARM machines of Apple have it
 #endif
 }
 
@@ -115,7 +115,7 @@ std::vector<Kernel> find_all() {
 }
 
 const std::vector<Kernel>& all_kernels() {
-  static const std::vector<Kernel> found = find_all();  // facts about the machine, never changed
+  static const std::vector<Kernel> found = find_all();  // properties of the machine
   return found;
 }
 

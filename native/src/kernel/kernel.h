@@ -1,4 +1,4 @@
-// What differs between instruction sets, behind one pointer that is chosen when the program runs.
+// Functions that differ between instruction sets, selected at run time.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ constexpr int kDepthStep = 64;  // inner dimension is padded to this: one row of
 
 enum class Activation { relu, gelu, gelu_tanh, silu };
 
-// One query of one head, and what it attends to: keys in blocks of 16, [block][width][16], and
+// One query of one head, with its keys in blocks of 16, [block][width][16], and
 // values [keys][width].
 struct AttentionQuery {
   const float* q;
@@ -28,7 +28,7 @@ constexpr int kQueryBlock = 16;  // queries that are computed side by side
 // Work on single rows of float32: plain C++ (rows.cpp), compiled once for each family of machines.
 // The result of a row depends on that row alone, and is the same in every family, bit for bit.
 struct RowFunctions {
-  // Writes x as bytes, zeros behind it up to `depth`; returns what one step of a byte is worth.
+  // Quantises x to bytes, zero-padded to `depth`, and returns the scale.
   float (*quantise)(const float* x, int n, std::int8_t* bytes, int depth);
   // out = sums * (scale * scales) + bias
   void (*dequantise)(const std::int32_t* sums, int n, float scale, const float* scales,
@@ -43,31 +43,31 @@ struct RowFunctions {
   void (*activate)(Activation kind, float* x, int n);
   // x[i] = f(x[i]) * y[i]
   void (*gated_activation)(Activation kind, float* x, const float* y, int n);
-  // Softmax attention of several queries. `scores` has room for kQueryBlock of the longest.
+  // Softmax attention of several queries. `scores` is scratch for kQueryBlock times the longest.
   void (*attend)(const AttentionQuery* queries, int count, int width, float scale, float* scores);
-  // Rotary positions: turns pairs (k, k + width / 2) by angles.
+  // Rotary positions: rotates pairs (k, k + width / 2).
   void (*apply_rotary)(float* x, int width, const float* sines, const float* cosines);
-  // An SSRU, which forgets by f = sigmoid(gate): state = f before + (1 - f) x, out = relu(state).
-  // `before` is null for a state of zeros.
+  // SSRU with forget gate f = sigmoid(gate): state = f before + (1 - f) x, out = relu(state).
+  // `before` is null for a zero state.
   void (*recur)(const float* x, const float* gate, const float* before, int n, float* state,
                 float* out);
   void (*tanh)(float* x, int n);
   float (*dot)(const float* x, const float* y, int n);
   void (*softmax)(float* x, int n, float temperature);
-  // The place of the largest, the first of equals.
+  // The index of the maximum, the first of equals.
   int (*argmax)(const float* x, int n);
-  // The `count` largest, largest first, the earlier of equals first.
+  // The `count` largest in descending order, the first of equals first.
   void (*top_k)(const float* x, int n, int count, int* indices, float* values);
   // x[i] - y
   void (*subtract)(float* x, float y, int n);
-  // The largest bound of a panel's 16 words (see screen.h): over all groups of 64 places,
-  // bias + sum scale (dots * step + shift) + rest * length. `records` holds scales and rests of each
-  // group, 16 and 16, as bfloat16; `factors` a step, a shift and a length.
+  // The largest bound of a panel's 16 tokens (see screen.h): over all groups of 64 places,
+  // bias + sum scale (dots * step + shift) + rest * length. `records` holds scales and rests of
+  // each group, 16 and 16, as bfloat16; `factors` a step, a shift and a length.
   float (*bound_panel)(const std::int32_t* dots, int groups, const float* factors,
                        const std::uint16_t* records, const float* bias);
   // log sum exp(x[i])
   float (*log_total)(const float* x, int n);
-  // out[i] = exp((x[i] - max x) / temperature), zero where it is next to nothing.
+  // out[i] = exp((x[i] - max x) / temperature); tiny values become zero.
   void (*masses)(const float* x, int n, double temperature, double* out);
 };
 
@@ -82,7 +82,7 @@ using Product = void(const std::int8_t* bytes, int rows, int depth, const std::i
 using NibbleProduct = void(const std::int8_t* bytes, int rows, int groups,
                            const std::uint8_t* panels, int panel_count, std::int32_t* dots);
 
-constexpr int kSummedApart = 64;  // products of float32
+constexpr int kSummedApart = 64;                  // products of float32
 constexpr int kGroup = 64;                        // places that share a scale
 constexpr int kGroupBytes = kGroup / 2 * kPanel;  // nibbles of a panel's group
 
@@ -90,14 +90,14 @@ struct Kernel {
   const char* name;
   Product* product;
   const RowFunctions* rows;
-  NibbleProduct* nibbles = nullptr;  // null where nothing is screened
-  bool unsigned_bytes = false;       // 128 is to be added to all of `bytes` beforehand
+  NibbleProduct* nibbles = nullptr;  // null without screening
+  bool unsigned_bytes = false;       // the product expects `bytes` plus 128
 };
 
-// Names of the instruction sets this machine can run, best first; "portable" is always the last.
+// Instruction sets of this machine, best first; "portable" is always the last.
 std::vector<std::string> available_kernels();
 
-// Throws std::invalid_argument, naming those there are, if `name` is not one. Empty for the best.
+// An empty name selects the best. Throws std::invalid_argument for an unknown name.
 const Kernel& find_kernel(const std::string& name);
 
 }  // namespace outrider

@@ -1,13 +1,12 @@
-// Sixteen numbers at a time, in plain C++: as many of the machine's own vectors as it takes.
+// Vectors of sixteen numbers in plain C++, made of as many native vectors as needed.
 //
-// (One vector type of sixteen would be shorter. Where the machine's are narrower, GCC takes
-// comparisons of such vectors apart into single numbers, ten times slower.)
+// (A single vector type of sixteen would be shorter, but with narrower native vectors GCC compares
+// its elements one by one, which is ten times slower.)
 //
-// Sums are always formed in the same order, lane by lane and then along one tree, and nothing is
-// contracted to fused operations (see CMakeLists.txt). So every instruction set gives the same
-// bits.
+// Sums are always computed in the same order, by lane and then along one tree, without fused
+// operations (see CMakeLists.txt), so that every instruction set gives the same bits.
 //
-// Everything here is static: files compiled for different machines must not share a function.
+// Everything here is static: files compiled for different machines must not share functions.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +33,7 @@ constexpr int kVectorBytes = 16;
 template <typename T>
 constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
 
-// The machine's own vector of T.
+// The native vector of T.
 template <typename T>
 struct VectorOf {
   typedef T type __attribute__((vector_size(kVectorBytes)));
@@ -53,7 +52,7 @@ using Lanes = Pack<float, kLanes>;
 using IntLanes = Pack<std::int32_t, kLanes>;
 using WideLanes = Pack<double, kWideLanes>;
 
-// f of each vector, or of those at the same place in several packs.
+// Applies f to each vector, or to corresponding vectors of several packs.
 template <typename Out, typename F, typename... Packs>
 OUTRIDER_INLINE Out each_part(F f, const Packs&... packs) {
   Out out;
@@ -62,18 +61,18 @@ OUTRIDER_INLINE Out each_part(F f, const Packs&... packs) {
   return out;
 }
 
-#define OUTRIDER_OPERATOR(op)                                                                  \
-  template <typename T, int n>                                                                 \
-  OUTRIDER_INLINE Pack<T, n> operator op(const Pack<T, n>& a, const Pack<T, n>& b) {           \
-    return each_part<Pack<T, n>>([](auto x, auto y) { return x op y; }, a, b);                 \
-  }                                                                                            \
-  template <typename T, int n>                                                                 \
+#define OUTRIDER_OPERATOR(op)                                                                   \
+  template <typename T, int n>                                                                  \
+  OUTRIDER_INLINE Pack<T, n> operator op(const Pack<T, n>& a, const Pack<T, n>& b) {            \
+    return each_part<Pack<T, n>>([](auto x, auto y) { return x op y; }, a, b);                  \
+  }                                                                                             \
+  template <typename T, int n>                                                                  \
   OUTRIDER_INLINE Pack<T, n> operator op(const Pack<T, n>& a, std::type_identity_t<T> number) { \
-    return each_part<Pack<T, n>>([number](auto x) { return x op number; }, a);                 \
-  }                                                                                            \
-  template <typename T, int n>                                                                 \
+    return each_part<Pack<T, n>>([number](auto x) { return x op number; }, a);                  \
+  }                                                                                             \
+  template <typename T, int n>                                                                  \
   OUTRIDER_INLINE Pack<T, n> operator op(std::type_identity_t<T> number, const Pack<T, n>& a) { \
-    return each_part<Pack<T, n>>([number](auto x) { return number op x; }, a);                 \
+    return each_part<Pack<T, n>>([number](auto x) { return number op x; }, a);                  \
   }
 OUTRIDER_OPERATOR(+)
 OUTRIDER_OPERATOR(-)
@@ -93,7 +92,7 @@ OUTRIDER_INLINE P broadcast_as(T x) {
 
 OUTRIDER_INLINE Lanes broadcast(float x) { return broadcast_as<Lanes>(x); }
 
-// Vector by vector: a pack that is copied as a whole stays in memory.
+// Vector by vector: a pack copied as a whole stays in memory.
 template <typename P, typename T>
 OUTRIDER_INLINE P load_as(const T* from) {
   P out;
@@ -108,11 +107,10 @@ OUTRIDER_INLINE Lanes load(const float* from) { return load_as<Lanes>(from); }
 template <typename T, int n>
 OUTRIDER_INLINE void store(T* to, const Pack<T, n>& x) {
 #pragma GCC unroll 4
-  for (int i = 0; i < x.kParts; ++i)
-    std::memcpy(to + i * kWidth<T>, &x.part[i], sizeof x.part[i]);
+  for (int i = 0; i < x.kParts; ++i) std::memcpy(to + i * kWidth<T>, &x.part[i], sizeof x.part[i]);
 }
 
-// The first `count` numbers, and `rest` in the lanes behind them.
+// The first `count` numbers, and `rest` in the other lanes.
 OUTRIDER_INLINE Lanes load_partial(const float* from, int count, float rest) {
   float all[kLanes];
   store(all, broadcast(rest));
@@ -127,14 +125,14 @@ OUTRIDER_INLINE void store_partial(T* to, const Pack<T, n>& x, int count) {
   std::memcpy(to, all, static_cast<std::size_t>(count) * sizeof(T));
 }
 
-// The first `count` lanes, and zeros behind them.
+// The first `count` lanes, and zeros in the others.
 OUTRIDER_INLINE Lanes mask_after(const Lanes& x, int count) {
   float all[kLanes];
   store(all, x);
   return load_partial(all, count, 0.0f);
 }
 
-// `yes` where x >= limit, else `no`; also `no` where x is no number.
+// `yes` where x >= limit, else `no`; also `no` where x is NaN.
 OUTRIDER_INLINE WideLanes where_at_least(const WideLanes& x, double limit, const WideLanes& yes,
                                          const WideLanes& no) {
   return each_part<WideLanes>([limit](auto a, auto y, auto z) { return a >= limit ? y : z; }, x,
@@ -163,7 +161,7 @@ OUTRIDER_INLINE V swap_lanes(V x, std::integer_sequence<int, places...>) {
   return __builtin_shufflevector(x, x, (places ^ away)...);
 }
 
-// Every lane meets the one 8, 4, 2 and 1 places away: one tree, whatever the machine.
+// Combines lanes 8, 4, 2 and 1 places apart: the same tree on every machine.
 template <typename Join>
 OUTRIDER_INLINE float reduce(Lanes x, Join join) {
   constexpr std::make_integer_sequence<int, kWidth<float>> places;
@@ -196,7 +194,7 @@ OUTRIDER_INLINE IntLanes to_ints(const Lanes& x) {
       [](auto a) { return __builtin_convertvector(a, Vector<std::int32_t>); }, x);
 }
 
-// Numbers of type T whose bits are these.
+// Reinterprets the bits as type T.
 template <typename T, typename From, int n>
 OUTRIDER_INLINE Pack<T, n> as_bits(const Pack<From, n>& x) {
   return each_part<Pack<T, n>>([](auto a) { return reinterpret_cast<Vector<T>>(a); }, x);
@@ -207,7 +205,7 @@ OUTRIDER_INLINE void store_bytes(std::int8_t* to, const IntLanes& x, int count) 
 #if defined(__AVX512F__)
   typedef std::int8_t Bytes __attribute__((vector_size(kLanes)));
   const Bytes bytes = __builtin_convertvector(x.part[0], Bytes);
-#elif defined(__SSE2__)  // GCC would move single bytes
+#elif defined(__SSE2__)  // GCC would store single bytes
   std::int32_t whole[kLanes];
   store(whole, x);
   const auto* four = reinterpret_cast<const __m128i*>(whole);
@@ -235,7 +233,7 @@ OUTRIDER_INLINE WideLanes load_wide(const float* from) {
   return out;
 }
 
-// Sixteen numbers whose upper halves these are.
+// Sixteen numbers with these upper halves.
 OUTRIDER_INLINE Lanes load_bfloat16(const std::uint16_t* from) {
   typedef std::uint16_t Narrow __attribute__((vector_size(kVectorBytes / 2)));
   IntLanes out;
@@ -248,11 +246,11 @@ OUTRIDER_INLINE Lanes load_bfloat16(const std::uint16_t* from) {
   return as_bits<float>(out);
 }
 
-// Adding and taking away 1.5 * 2^23 rounds to the nearest whole number, ties to even.
+// Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to even.
 OUTRIDER_INLINE Lanes round_lanes(const Lanes& x) { return (x + 12582912.0f) - 12582912.0f; }
 
 // e^x as 2^n e^r with |r| <= ln(2)/2. The polynomial is that of the Cephes library (S. Moshier),
-// two units in the last place off at most; its terms are summed in pairs, which waits less.
+// with an error of at most two units in the last place; its terms are summed in pairs for latency.
 OUTRIDER_INLINE Lanes exp_lanes(Lanes x) {
   x = max_lanes(min_lanes(x, broadcast(88.0f)), broadcast(-87.0f));
   const Lanes n = round_lanes(x * 1.44269504f);
@@ -267,8 +265,8 @@ OUTRIDER_INLINE Lanes exp_lanes(Lanes x) {
   return (p * square + (r + 1.0f)) * scale;
 }
 
-// The same for 8 doubles up to zero; nothing below -708, nor where it is no number. The fraction is
-// that of the Cephes library, too, about one unit in the last place off.
+// The same for 8 non-positive doubles; 0 below -708 and for NaN. The rational function is that of
+// the Cephes library, with an error of about one unit in the last place.
 OUTRIDER_INLINE WideLanes exp_wide(const WideLanes& given) {
   const WideLanes zero = broadcast_as<WideLanes>(0.0);
   const WideLanes x = where_at_least(given, -708.0, given, zero);
@@ -279,11 +277,10 @@ OUTRIDER_INLINE WideLanes exp_wide(const WideLanes& given) {
   const WideLanes p =
       r * ((square * 1.26177193074810590878e-4 + 3.02994407707441961300e-2) * square +
            9.99999999999999999910e-1);
-  const WideLanes q =
-      ((square * 3.00198505138664455042e-6 + 2.52448340349684104192e-3) * square +
-       2.27265548208155028766e-1) *
-          square +
-      2.00000000000000000009;
+  const WideLanes q = ((square * 3.00198505138664455042e-6 + 2.52448340349684104192e-3) * square +
+                       2.27265548208155028766e-1) *
+                          square +
+                      2.00000000000000000009;
   using WideIntLanes = Pack<std::int64_t, kWideLanes>;
   const auto power = [](auto a) { return (a + 1023) << 52; };  // the low bits are those of n
   const WideLanes scale =
@@ -298,7 +295,7 @@ OUTRIDER_INLINE Lanes tanh_lanes(const Lanes& x) {
 
 OUTRIDER_INLINE Lanes sigmoid_lanes(const Lanes& x) { return 1.0f / (exp_lanes(-x) + 1.0f); }
 
-// Abramowitz and Stegun, 7.1.26: at most 1.5e-7 off.
+// Abramowitz and Stegun, 7.1.26: error at most 1.5e-7.
 OUTRIDER_INLINE Lanes erf_lanes(const Lanes& x) {
   const Lanes size = abs_lanes(x);
   const Lanes t = 1.0f / (1.0f + 0.3275911f * size);

@@ -1,7 +1,6 @@
-// Products with weights of four bits, for any machine that has bytes in vectors.
+// Products with weights of four bits, for machines with vectors of bytes.
 //
-// Nibbles are unsigned and bytes are signed, as `maddubs` and `dpbusd` want them, so nothing has to
-// be flipped or taken off.
+// Nibbles are unsigned and bytes are signed, like the operands of `maddubs` and `dpbusd`.
 #pragma once
 
 #include "kernel.h"
@@ -15,8 +14,8 @@ namespace {
 
 constexpr int kNibbleRows = 4;  // rows at once, whose sums fit into registers
 
-// V is a machine: its vector `Type` of `kBytes`, and sums of products over one group, which
-// `widened` makes sums of 32 bits.
+// V describes a machine: its vector `Type` of `kBytes`, and sums of products over one group, which
+// `widened` converts to 32 bits.
 template <typename V>
 struct NibbleSum {
   typename V::Type low{}, high{};
@@ -34,7 +33,7 @@ inline __attribute__((always_inline)) void nibble_rows(const std::int8_t* bytes,
                                                        const std::uint8_t* panel, bool ahead,
                                                        std::ptrdiff_t stride, std::int32_t* dots) {
   constexpr int kParts = kPanel * 4 / V::kBytes;
-  constexpr int kTurns = kRows == 1 ? 2 : 1;  // sums of one row, so that none waits for itself
+  constexpr int kTurns = kRows == 1 ? 2 : 1;  // independent sums of one row, for latency
   for (int g = 0; g < groups; ++g, panel += kGroupBytes, bytes += kGroup, dots += kPanel)
     for (int part = 0; part < kParts; ++part) {
       NibbleSum<V> sum[kRows][kTurns];
@@ -61,7 +60,7 @@ inline __attribute__((always_inline)) void nibble_rows(const std::int8_t* bytes,
     }
 }
 
-// The first rows read nibbles from afar, and fetch those of the next panel meanwhile.
+// The first rows read nibbles from memory and prefetch those of the next panel.
 template <typename V>
 inline void nibble_product(const std::int8_t* bytes, int rows, int groups,
                            const std::uint8_t* panels, int panel_count, std::int32_t* dots) {

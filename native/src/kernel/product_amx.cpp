@@ -1,7 +1,7 @@
 // The int8 product with AMX: a tile is 16 rows of 64 bytes, and one instruction multiplies two.
 //
-// Packed weights already lie as tiles: 16 groups of four inner places, each 16 columns wide, follow
-// each other in memory. Up to 16 rows go against four panels at a time, more rows two by two.
+// Packed weights are already in the layout of tiles: 16 groups of four inner places, each 16
+// columns wide. Up to 16 rows are multiplied with four panels at a time, 32 rows with two.
 #include "kernel.h"
 #include "product_vnni.h"
 
@@ -9,7 +9,7 @@ namespace outrider {
 namespace {
 
 constexpr int kTileRows = 16;
-constexpr int kFewRows = 4;  // below this the vector instructions are as fast, and need no set-up
+constexpr int kFewRows = 4;  // below this vector instructions are as fast and need no configuration
 
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1;
@@ -29,7 +29,7 @@ inline void configure(int upper, int lower) {
   _tile_loadconfig(&config);
 }
 
-// Up to 16 rows against four panels; all four sums have `rows` rows.
+// Up to 16 rows and four panels; all four sums have `rows` rows.
 inline void one_by_four(const std::int8_t* bytes, int depth, const std::int8_t* panel, int stride,
                         std::int32_t* sums) {
   const std::ptrdiff_t next = static_cast<std::ptrdiff_t>(depth) * kPanel;
@@ -66,7 +66,7 @@ inline void one_by_one(const std::int8_t* bytes, int depth, const std::int8_t* p
   _tile_stored(0, sums, stride);
 }
 
-// 17 to 32 rows against two panels.
+// 17 to 32 rows and two panels.
 inline void two_by_two(const std::int8_t* bytes, int depth, const std::int8_t* panel, int stride,
                        std::int32_t* sums, int columns) {
   const std::ptrdiff_t next = static_cast<std::ptrdiff_t>(depth) * kPanel;

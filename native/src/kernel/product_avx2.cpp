@@ -1,8 +1,8 @@
 // The int8 product with AVX2.
 //
 // `maddubs` multiplies unsigned by signed bytes and adds neighbours in 16 bits. With |a| unsigned
-// and the sign of a moved over to the weight, two products are at most 2 * 127 * 127, which still
-// fits.
+// and the sign of a applied to the weight, two products are at most 2 * 127 * 127, without
+// overflow.
 #include "kernel.h"
 
 #include <immintrin.h>
@@ -16,7 +16,7 @@ struct Pair {
   __m256i low, high;
 };
 
-// `ahead` fetches the panel behind this one.
+// `ahead` prefetches the next panel.
 template <int kRows>
 inline void run_rows(const std::int8_t* bytes, int depth, const std::int8_t* panel, bool ahead,
                      int stride, std::int32_t* sums) {

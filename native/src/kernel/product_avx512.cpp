@@ -1,12 +1,12 @@
 // The int8 product with AVX-512 on machines without VNNI: Skylake-SP, Skylake-X.
 //
-// `maddubs` multiplies unsigned by signed bytes and adds neighbours in 16 bits. |a| goes in, and
-// against it w where a >= 0 and ~w, which is -w - 1, where a < 0:
+// `maddubs` multiplies unsigned by signed bytes and adds neighbours in 16 bits. The operands are
+// |a|, and w if a >= 0 or ~w = -w - 1 if a < 0:
 //
 //     sum |a| (w or ~w) = sum a w - sum_{a < 0} |a|
 //
-// The last sum belongs to the row alone, and is added beforehand. Two products are at most
-// 2 * 127 * 128, which still fits.
+// The last sum depends on the row alone and is added first. Two products are at most 2 * 127 * 128,
+// without overflow.
 #include "kernel.h"
 
 #include <immintrin.h>
@@ -17,9 +17,9 @@ namespace outrider {
 namespace {
 
 constexpr int kRowsAtOnce = 4, kPanelsAtOnce = 4;  // 16 sums of 32 registers
-constexpr int kChunk = 512;  // of the depth: two prepared rows of it are a kilobyte
+constexpr int kChunk = 512;  // of the depth: two prepared rows take a kilobyte
 
-// Some rows, ready to be multiplied.
+// Rows prepared for the product.
 struct PreparedRows {
   alignas(64) std::uint8_t size[kRowsAtOnce][kChunk];  // |a|
   alignas(64) std::int8_t sign[kRowsAtOnce][kChunk];   // all ones where a < 0
@@ -43,8 +43,8 @@ inline __m512i broadcast_four(const void* bytes) {
   return _mm512_set1_epi32(four);
 }
 
-// A chunk of some rows against a chunk of some panels, which are `apart` bytes apart. `ahead` fetches
-// the panels behind these.
+// A chunk of some rows and of some panels, which are `apart` bytes apart. `ahead` prefetches the
+// next panels.
 template <int kRows, int kPanels>
 inline __attribute__((always_inline)) void run_block(const PreparedRows& rows, int depth,
                                                      bool first, const std::int8_t* panel,
@@ -56,8 +56,7 @@ inline __attribute__((always_inline)) void run_block(const PreparedRows& rows, i
     for (int p = 0; p < kPanels; ++p) {
       sum[r][p] = _mm512_set1_epi32(rows.start[r]);
       if (!first)
-        sum[r][p] =
-            _mm512_add_epi32(sum[r][p], _mm512_loadu_si512(sums + r * stride + p * kPanel));
+        sum[r][p] = _mm512_add_epi32(sum[r][p], _mm512_loadu_si512(sums + r * stride + p * kPanel));
     }
   for (int k = 0; k < depth; k += 4) {
     __m512i weight[kPanels];
@@ -67,7 +66,8 @@ inline __attribute__((always_inline)) void run_block(const PreparedRows& rows, i
       if (ahead) _mm_prefetch(reinterpret_cast<const char*>(from + kPanels * apart), _MM_HINT_T1);
     }
     for (int r = 0; r < kRows; ++r) {
-      const __m512i size = broadcast_four(rows.size[r] + k), sign = broadcast_four(rows.sign[r] + k);
+      const __m512i size = broadcast_four(rows.size[r] + k),
+                    sign = broadcast_four(rows.sign[r] + k);
       for (int p = 0; p < kPanels; ++p) {
         const __m512i pairs = _mm512_maddubs_epi16(size, _mm512_xor_si512(weight[p], sign));
         sum[r][p] = _mm512_add_epi32(sum[r][p], _mm512_madd_epi16(pairs, ones));
@@ -79,7 +79,7 @@ inline __attribute__((always_inline)) void run_block(const PreparedRows& rows, i
       _mm512_storeu_si512(sums + r * stride + p * kPanel, sum[r][p]);
 }
 
-// Some rows against all panels.
+// Some rows and all panels.
 template <int kRows>
 inline void run_rows(const std::int8_t* bytes, int depth, const std::int8_t* panels,
                      int panel_count, bool ahead, std::int32_t* sums) {
@@ -102,7 +102,7 @@ inline void run_rows(const std::int8_t* bytes, int depth, const std::int8_t* pan
 
 }  // namespace
 
-// The first rows read weights from afar, and fetch what comes next meanwhile.
+// The first rows read weights from memory and prefetch the next panels.
 void product_avx512(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panels,
                     const std::int32_t*, int panel_count, std::int32_t* sums) {
   const int stride = panel_count * kPanel;

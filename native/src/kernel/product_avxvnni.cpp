@@ -12,7 +12,7 @@ struct Vnni256 {
   static Type broadcast(std::int32_t x) { return _mm256_set1_epi32(x); }
   static Type negative(Type x) { return _mm256_sub_epi32(_mm256_setzero_si256(), x); }
   static Type flip(Type a, Type b) { return _mm256_xor_si256(a, b); }
-  // The same instruction in another dress where AVX-512 has it, so that such machines can test this.
+  // The same instruction in its AVX-512 encoding, so that machines with AVX-512 can test this file.
   static Type dot(Type sum, Type a, Type b) {
 #if defined(__AVXVNNI__)
     return _mm256_dpbusd_avx_epi32(sum, a, b);

@@ -1,8 +1,8 @@
-// The int8 product with ARM's matrix instructions: `smmla` takes two rows of eight bytes against
+// The int8 product with ARM's matrix instructions: `smmla` multiplies two rows of eight bytes with
 // two columns of eight.
 //
-// Packed weights hold four inner places of a column together. Two such groups, zipped, are the
-// eight that the instruction wants.
+// Packed weights store four inner places of a column together. Two such groups, zipped, are the
+// eight bytes of an operand.
 #include "kernel.h"
 
 #include <arm_neon.h>
@@ -18,7 +18,7 @@ inline int8x16_t two_rows(const std::int8_t* upper, const std::int8_t* lower) {
   return vcombine_s8(vld1_s8(upper), vld1_s8(lower));
 }
 
-// So many pairs of rows against a panel.
+// kPairs pairs of rows and a panel.
 template <int kPairs>
 inline void multiply_pairs(const std::int8_t* bytes, int depth, const std::int8_t* panel,
                            int stride, std::int32_t* sums) {

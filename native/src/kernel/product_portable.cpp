@@ -1,4 +1,4 @@
-// The int8 product in plain C++, for machines that have nothing special.
+// The int8 product in plain C++, for all machines.
 #include "kernel.h"
 
 namespace outrider {

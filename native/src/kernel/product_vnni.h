@@ -1,7 +1,8 @@
-// The int8 product with VNNI: four bytes a lane, one instruction for as many columns as a vector has.
+// The int8 product with VNNI: four bytes a lane, one instruction for as many columns as a vector
+// has.
 //
-// `dpbusd` takes unsigned bytes, so a + 128 goes in and 128 times the column's sum is taken off.
-// For vectors of 64 bytes (also in the AMX file, which leaves very few rows to it) and of 32.
+// `dpbusd` takes unsigned bytes, so the operand is a + 128, and 128 times the column sum is
+// subtracted. For vectors of 64 bytes (also used by the AMX product for few rows) and of 32.
 #pragma once
 
 #include "kernel.h"
@@ -10,7 +11,7 @@
 
 #include <cstring>
 
-// Sums stay in registers only if no loop over them is left.
+// Sums stay in registers only if all loops over them are unrolled.
 #if defined(__clang__)
 #define OUTRIDER_UNROLLED _Pragma("unroll")
 #else
@@ -20,10 +21,9 @@
 namespace outrider {
 namespace {
 
-// V is a machine: its vector `Type` of `kBytes`, what can be done with it, `kManyRows` and
-// `kManyPanels` whose sums fit into registers beside weights that stay in the first cache, and
-// `kSums`, panels of sums that fit if there are fewer rows.
-// `kAhead` fetches the panels behind these.
+// V describes a machine: its vector `Type` of `kBytes` and its operations; `kManyRows` and
+// `kManyPanels`, whose sums fit into registers with weights in the L1 cache; `kSums`, panels of
+// sums that fit with fewer rows. `kAhead` prefetches the next panels.
 template <typename V, int kRows, int kPanels, bool kFlipped, bool kAhead = false>
 inline __attribute__((always_inline)) void vnni_block(const std::int8_t* bytes, int depth,
                                                       const std::int8_t* panel,
@@ -64,7 +64,7 @@ inline __attribute__((always_inline)) void vnni_block(const std::int8_t* bytes, 
   }
 }
 
-// A few rows against all panels: each weight is read once.
+// Few rows and all panels: each weight is read once.
 template <typename V, int kRows, bool kFlipped>
 inline void few_rows(const std::int8_t* bytes, int depth, const std::int8_t* panels,
                      const std::int32_t* offsets, int panel_count, std::int32_t* sums) {
@@ -72,16 +72,16 @@ inline void few_rows(const std::int8_t* bytes, int depth, const std::int8_t* pan
   const int stride = panel_count * kPanel;
   int p = 0;
   for (; p + kFew <= panel_count; p += kFew)
-    vnni_block<V, kRows, kFew, kFlipped>(
-        bytes, depth, panels + static_cast<std::ptrdiff_t>(p) * depth * kPanel,
-        offsets + p * kPanel, stride, sums + p * kPanel);
+    vnni_block<V, kRows, kFew, kFlipped>(bytes, depth,
+                                         panels + static_cast<std::ptrdiff_t>(p) * depth * kPanel,
+                                         offsets + p * kPanel, stride, sums + p * kPanel);
   for (; p < panel_count; ++p)
     vnni_block<V, kRows, 1, kFlipped>(bytes, depth,
                                       panels + static_cast<std::ptrdiff_t>(p) * depth * kPanel,
                                       offsets + p * kPanel, stride, sums + p * kPanel);
 }
 
-// Some panels against fewer than `kRows` rows.
+// Some panels and fewer than `kRows` rows.
 template <typename V, int kRows, int kPanels, bool kFlipped, bool kAhead>
 inline void last_rows(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panel,
                       const std::int32_t* offsets, int stride, std::int32_t* sums) {
@@ -90,13 +90,13 @@ inline void last_rows(const std::int8_t* bytes, int rows, int depth, const std::
       vnni_block<V, kRows - 1, kPanels, kFlipped, kAhead>(bytes, depth, panel, offsets, stride,
                                                           sums);
     else
-      last_rows<V, kRows - 1, kPanels, kFlipped, kAhead>(bytes, rows, depth, panel, offsets,
-                                                         stride, sums);
+      last_rows<V, kRows - 1, kPanels, kFlipped, kAhead>(bytes, rows, depth, panel, offsets, stride,
+                                                         sums);
   }
 }
 
-// Some panels against all rows. They are read from afar for the first of them, and what comes next
-// is fetched meanwhile; for the others they lie in the first cache.
+// Some panels and all rows. The first rows read the panels from memory and prefetch the next ones;
+// the other rows read them from the L1 cache.
 template <typename V, int kPanels, bool kFlipped>
 inline void many_rows(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panel,
                       const std::int32_t* offsets, int stride, std::int32_t* sums) {
@@ -106,13 +106,13 @@ inline void many_rows(const std::int8_t* bytes, int rows, int depth, const std::
   vnni_block<V, V::kManyRows, kPanels, kFlipped, true>(bytes, depth, panel, offsets, stride, sums);
   int r = V::kManyRows;
   for (; r + V::kManyRows <= rows; r += V::kManyRows)
-    vnni_block<V, V::kManyRows, kPanels, kFlipped>(bytes + r * depth, depth, panel, offsets,
-                                                   stride, sums + r * stride);
+    vnni_block<V, V::kManyRows, kPanels, kFlipped>(bytes + r * depth, depth, panel, offsets, stride,
+                                                   sums + r * stride);
   last_rows<V, V::kManyRows, kPanels, kFlipped, false>(bytes + r * depth, rows - r, depth, panel,
                                                        offsets, stride, sums + r * stride);
 }
 
-// `kFlipped` says that the bytes are a + 128 already.
+// With `kFlipped` the bytes are already a + 128.
 template <typename V, bool kFlipped>
 inline void vnni_product(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panels,
                          const std::int32_t* offsets, int panel_count, std::int32_t* sums) {
@@ -132,8 +132,9 @@ inline void vnni_product(const std::int8_t* bytes, int rows, int depth, const st
   for (int p = 0; p < panel_count;) {
     const std::int8_t* panel = panels + static_cast<std::ptrdiff_t>(p) * depth * kPanel;
     const bool some = p + V::kManyPanels <= panel_count;
-    (some ? many_rows<V, V::kManyPanels, kFlipped> : many_rows<V, 1, kFlipped>)(
-        bytes, rows, depth, panel, offsets + p * kPanel, stride, sums + p * kPanel);
+    (some ? many_rows<V, V::kManyPanels, kFlipped>
+          : many_rows<V, 1, kFlipped>)(bytes, rows, depth, panel, offsets + p * kPanel, stride,
+                                       sums + p * kPanel);
     p += some ? V::kManyPanels : 1;
   }
 }

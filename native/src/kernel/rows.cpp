@@ -26,7 +26,7 @@ OUTRIDER_INLINE void store_up_to(float* x, Lanes value, int count) {
     store_partial(x, value, count);
 }
 
-// Joins part(offset, count) over a row. Four chains, so that no step waits for the one before it.
+// Reduces part(offset, count) over a row, in four independent chains to hide latency.
 template <typename Join, typename Part>
 OUTRIDER_INLINE Lanes reduce_row(int n, Join join, Lanes start, Part part) {
   Lanes chain[4] = {start, start, start, start};
@@ -40,8 +40,8 @@ OUTRIDER_INLINE Lanes reduce_row(int n, Join join, Lanes start, Part part) {
 float quantise(const float* x, int n, std::int8_t* bytes, int depth) {
   const auto size = [&](int i, int count) { return abs_lanes(load_up_to(x + i, count)); };
   const float limit = reduce_max(reduce_row(n, max_lanes, broadcast(0.0f), size));
-  // A row of zeros, or of numbers too small to divide by (denormals among them), is zero; so is one
-  // with an infinity. Bytes of a row with NaN mean nothing.
+  // Rows of zeros, of numbers too small to divide by (such as denormals), or with an infinity
+  // become zero. The bytes of a row with NaN are undefined.
   const bool usable = limit > 1e-30f && limit < 1e30f;
   const float inverse = usable ? 127.0f / limit : 0.0f;
   for_each_vector(n, [&](int i, int count) {
@@ -60,8 +60,8 @@ void dequantise(const std::int32_t* sums, int n, float scale, const float* scale
   });
 }
 
-// Some products at a time are summed apart: what is rounded grows with their number and that of the
-// sums, not with the depth.
+// Products are summed in groups, so that the rounding error grows with the size of a group and the
+// number of groups, not with the depth.
 template <int kRows>
 OUTRIDER_INLINE void multiply_rows(const float* const* x, int depth, const float* panel,
                                    const float* bias, int n, float* const* out) {
@@ -160,7 +160,7 @@ void recur(const float* x, const float* gate, const float* before, int n, float*
   });
 }
 
-// q . k for 16 keys at once. Four sums at a time, so that additions need not wait for each other.
+// q . k for 16 keys at once, in four sums to hide the latency of additions.
 OUTRIDER_INLINE Lanes dot_block(const float* query, const float* block, int width) {
   Lanes sum[4] = {broadcast(0.0f), broadcast(0.0f), broadcast(0.0f), broadcast(0.0f)};
   int k = 0;
@@ -170,8 +170,7 @@ OUTRIDER_INLINE Lanes dot_block(const float* query, const float* block, int widt
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// Writes the scores of all keys a query attends to, and -1e30, which softmax turns to 0, behind
-// them.
+// Writes the scores of all keys of a query, padded with -1e30, which softmax turns to 0.
 OUTRIDER_INLINE void attention_scores(const AttentionQuery& query, int width, float scale,
                                       float* scores) {
   for (int j = 0; j < query.visible; j += kLanes) {
@@ -183,7 +182,7 @@ OUTRIDER_INLINE void attention_scores(const AttentionQuery& query, int width, fl
   }
 }
 
-// Turns scores into softmax weights that are not divided by their sum yet; returns 1 / sum.
+// Replaces scores by unnormalised softmax weights and returns 1 / sum.
 OUTRIDER_INLINE float softmax_weights(float* scores, int count) {
   Lanes most = broadcast(-1e30f);
   for (int j = 0; j < count; j += kLanes) most = max_lanes(most, load(scores + j));
@@ -215,8 +214,7 @@ OUTRIDER_INLINE void weighted_values(const AttentionQuery& query, int width, con
   });
 }
 
-// Step by step for several queries, not query by query: each step of one waits for the step before,
-// and meanwhile the machine works on the next.
+// Interleaves several queries, because the steps of a single query depend on each other.
 void attend(const AttentionQuery* queries, int count, int width, float scale, float* scores) {
   for (int first = 0; first < count; first += kQueryBlock) {
     const int some = count - first < kQueryBlock ? count - first : kQueryBlock;
@@ -283,10 +281,10 @@ int argmax(const float* x, int n) {
   while (i + 4 * kLanes <= n && largest_of_64(x + i) != wanted) i += 4 * kLanes;
   for (; i < n; ++i)
     if (x[i] == wanted) return i;
-  return 0;  // there is nothing but minus infinity or NaN
+  return 0;  // all are minus infinity or NaN
 }
 
-// Keeps the best seen so far in order. 64 that are all below the worst of them cost one test.
+// Keeps the best in order. 64 numbers that are all below the worst of them cost one comparison.
 void top_k(const float* x, int n, int count, int* indices, float* values) {
   constexpr int kStep = 4 * kLanes;
   int held = 0;
@@ -308,8 +306,8 @@ void top_k(const float* x, int n, int count, int* indices, float* values) {
 }
 
 void subtract(float* x, float y, int n) {
-  for_each_vector(n,
-                  [&](int i, int count) { store_up_to(x + i, load_up_to(x + i, count) - y, count); });
+  for_each_vector(
+      n, [&](int i, int count) { store_up_to(x + i, load_up_to(x + i, count) - y, count); });
 }
 
 float largest(const float* x, int n) {
@@ -354,9 +352,9 @@ float bound_panel(const std::int32_t* dots, int groups, const float* factors,
 
 extern const RowFunctions OUTRIDER_FAMILY;
 const RowFunctions OUTRIDER_FAMILY = {
-    quantise,     dequantise, multiply_panel, add,     layer_norm, rms_norm, activate, gated_activation, attend,
-    apply_rotary, recur,      tanh_row,       dot,     softmax,    argmax,   top_k,            subtract,
-    bound_panel,  log_total,  masses,
+    quantise,         dequantise, multiply_panel, add,         layer_norm, rms_norm, activate,
+    gated_activation, attend,     apply_rotary,   recur,       tanh_row,   dot,      softmax,
+    argmax,           top_k,      subtract,       bound_panel, log_total,  masses,
 };
 
 }  // namespace outrider

@@ -185,14 +185,14 @@ class NativeState:
 
 def _build_core(
     parts: Parts, shape: dict[str, Any], *, keep: bool, screened: bool
-) -> "outrider_native.Model":
+) -> "outrider_native.Engine":
     """Build the core from packed weights, or pack them."""
     cache = PackedWeights(parts) if keep else None
     if cache is not None and (packed := cache.find()) is not None:
         with suppress(InputError):  # the file does not fit the model
-            return _call(outrider_native.Model, weights=packed, **shape)
+            return _call(outrider_native.Engine, weights=packed, **shape)
     parts.check_values()
-    core = _call(outrider_native.Model, weights=weights(parts, screened=screened), **shape)
+    core = _call(outrider_native.Engine, weights=weights(parts, screened=screened), **shape)
     if cache is not None:
         cache.keep(core)
     return core
@@ -309,13 +309,13 @@ class NativeBackend:
         value: object = query  # mypy: a Query[AnswerT] cannot be an Argmax
         if isinstance(value, Argmax) and value.tokens_only and not last:
             forbidden = value.forbidden
-            limits = forbidden.always, (), forbidden.ends, forbidden.early
-            best = _call(self.core.likeliest, state.core, tokens, *limits)
+            limits = forbidden.always, forbidden.ends, forbidden.early
+            best = _call(self.core.argmax, state.core, tokens, *limits)
             return cast(AnswerT, Chosen(best))
-        questions = _call(to_core, query, len(tokens))
-        if questions is None:
+        queries = _call(to_core, query, len(tokens))
+        if queries is None:
             return query.answer(_call(self.core.extend, state.core, tokens, last))
-        answers = _call(self.core.answer, state.core, tokens, questions, last)
+        answers = _call(self.core.answer, state.core, tokens, queries, last)
         return cast(AnswerT, from_core(query, answers))
 
     def greedy(
@@ -345,7 +345,6 @@ class NativeDrafts:
 
     def __init__(self, backend: NativeBackend, longest: int, longest_text: int) -> None:
         self.backend, self.longest, self.longest_text = backend, longest, longest_text
-        self._ends = [backend.ends]
 
     def draft(
         self,
@@ -358,9 +357,8 @@ class NativeDrafts:
     ) -> Draft:
         """Draft the tokens after the newest ones."""
         assert isinstance(state, NativeState), "a state of another backend"
-        core, temperatures = self.backend.core, [temperature] * len(tokens)
         drafted, ids_BKC, prob_BKC, confidence = _call(
-            core.draft, state.core, newest, tokens, temperatures, uniform or [], []
+            self.backend.core.draft, state.core, newest, tokens, temperature, uniform or [], []
         )
         return Draft(drafted, confidence, ids_BKC, prob_BKC)
 
@@ -370,7 +368,7 @@ class NativeDrafts:
         """Fill blocks in which some tokens are known."""
         assert isinstance(state, NativeState), "a state of another backend"
         core, counts = self.backend.core, [len(row) for row in known]
-        tokens, ids_BKC, prob_BKC, _ = _call(core.draft, state.core, newest, counts, [], [], known)
+        tokens, ids_BKC, prob_BKC, _ = _call(core.draft, state.core, newest, counts, 1.0, [], known)
         prob_BK = (prob_BKC * (ids_BKC == np.array(tokens)[..., None])).sum(-1)
         return tokens, prob_BK.tolist()
 
@@ -397,8 +395,8 @@ class NativeDrafts:
         forbidden, scored = query.forbidden, query.log_probs
         drafted, best, log_probs, confidence, drafting = _call(
             self.backend.core.draft_and_verify,
-            *(state.core, cached, newest, tokens, min_survival, self._ends),
-            *(forbidden.always, (), forbidden.ends, forbidden.early, scored),
+            *(state.core, cached, newest, tokens, min_survival, self.backend.ends),
+            *(forbidden.always, forbidden.ends, forbidden.early, scored),
         )
         return RoundOutput(
             drafted, Chosen(best, log_probs if scored else None), confidence, drafting
@@ -408,7 +406,7 @@ class NativeDrafts:
 class NativeSlots:
     """Implements `decoding.protocol.Slots`."""
 
-    def __init__(self, core: "outrider_native.Model", per_token: int) -> None:
+    def __init__(self, core: "outrider_native.Engine", per_token: int) -> None:
         self.core, self.per_token = core, per_token
 
     def fill(

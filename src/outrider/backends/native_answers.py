@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from outrider_native import Question
+from outrider_native import Query
 
 from outrider.decoding.queries import (
     Argmax,
@@ -21,16 +21,16 @@ EVERYWHERE = 1 << 20
 """More positions than a row can have."""
 
 
-def to_core(query: object, rows: int) -> list[Question] | None:
+def to_core(query: object, rows: int) -> list[Query] | None:
     """Convert a query about all of `rows` rows; None if the core does not support it."""
     if isinstance(query, Nothing):
         return []
     if not isinstance(query, Grouped):
-        question = _to_core(query, range(rows), EVERYWHERE)
-        return None if question is None else [question]
-    questions = [_to_core(part.query, part.rows, part.places) for part in query.parts]
-    supported = [question for question in questions if question is not None]
-    return supported if len(supported) == len(questions) else None
+        whole = _to_core(query, range(rows), EVERYWHERE)
+        return None if whole is None else [whole]
+    queries = [_to_core(part.query, part.rows, part.places) for part in query.parts]
+    supported = [part for part in queries if part is not None]
+    return supported if len(supported) == len(queries) else None
 
 
 def from_core(query: object, answers: Sequence[tuple[Any, Any]]) -> object:
@@ -41,22 +41,23 @@ def from_core(query: object, answers: Sequence[tuple[Any, Any]]) -> object:
     return _answer(query, *answers[0]) if answers else None
 
 
-def _to_core(query: object, rows: Sequence[int], places: int) -> Question | None:
+def _to_core(query: object, rows: Sequence[int], places: int) -> Query | None:
     if isinstance(query, Argmax) and not query.closeness:
-        return Question.likeliest(rows, places, query.log_probs, *_told(query.forbidden))
+        return Query.argmax(rows, places, query.log_probs, *_limits(query.forbidden))
     if isinstance(query, TopK):
-        return Question.top(rows, query.count, *_told(query.forbidden))
+        return Query.top_k(rows, query.count, *_limits(query.forbidden))
     if isinstance(query, Sample):
         temperature, top_k, top_p = query.sampling
-        limits = temperature, top_k or 0, 1.0 if top_p is None else top_p
-        return Question.draw(rows, query.log_probs, *limits, query.uniform, *_told(query.forbidden))
+        options = temperature, top_k or 0, 1.0 if top_p is None else top_p
+        limits = _limits(query.forbidden)
+        return Query.sample(rows, query.log_probs, *options, query.uniform, *limits)
     if isinstance(query, LogProbs):
         places = min(places, min(map(len, query.tokens), default=0))
-        return Question.log_probs(rows, places, query.tokens, query.ends)
+        return Query.log_probs(rows, places, query.tokens, query.ends)
     return None
 
 
-def _told(forbidden: Forbidden) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+def _limits(forbidden: Forbidden) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
     return forbidden.always, forbidden.ends, forbidden.early
 
 

@@ -59,7 +59,7 @@ def model_shape(config: ModelSpec, dtype: str) -> dict[str, Any]:
     seq2seq = config if isinstance(config, Seq2SeqSpec) else None
     heads = config.num_attention_heads
     return {
-        "words": config.vocab_size,
+        "vocab_size": config.vocab_size,
         "width": config.hidden_size,
         "heads": heads,
         "kv_heads": config.num_key_value_heads or heads,
@@ -68,7 +68,7 @@ def model_shape(config: ModelSpec, dtype: str) -> dict[str, Any]:
         "max_positions": config.max_positions,
         "embedding_scale": config.embedding_scale,
         "shared_embeddings": seq2seq.share_embeddings if seq2seq else True,
-        "core": decoder_mixer(config),
+        "mixer": decoder_mixer(config),
         "position": config.position,
         "dtype": dtype,
         "head_width": config.head_width,
@@ -102,7 +102,7 @@ def drafter_shape(drafter: Part[DrafterSpec]) -> dict[str, Any]:
         "rank": config.rank,
         "candidates": config.candidates,
         "taps": config.taps,
-        "kept": drafter.weights["kept_V"].data.tolist() if config.shortlist else [],
+        "shortlist": drafter.weights["kept_V"].data.tolist() if config.shortlist else [],
         **_layer_shape(config),
     }
 

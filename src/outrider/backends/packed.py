@@ -65,13 +65,13 @@ class PackedWeights:
                 return file
         return None
 
-    def keep(self, core: "outrider_native.Model") -> None:
+    def keep(self, core: "outrider_native.Engine") -> None:
         """Store packed weights in the cache, if it is writable and the model did not change."""
         with suppress(*ERRORS):
             if (path := self._cached()) is not None:
                 _write_cached(path, lambda draft: self._save(core, draft))
 
-    def write(self, core: "outrider_native.Model") -> Path:
+    def write(self, core: "outrider_native.Engine") -> Path:
         """Write packed weights beside the model."""
         path = self._beside()
         try:
@@ -80,7 +80,7 @@ class PackedWeights:
             raise ResourceError(f"{path}: cannot be written: {error.strerror}") from error
         return path
 
-    def _save(self, core: "outrider_native.Model", path: Path) -> None:
+    def _save(self, core: "outrider_native.Engine", path: Path) -> None:
         if identity(self.parts) != self.identity:
             message = "the weights changed while they were packed; run the command again"
             raise ResourceError(f"{self.parts.model.folder}: {message}")
