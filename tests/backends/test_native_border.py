@@ -355,7 +355,8 @@ def test_weights_of_another_shape_are_named() -> None:
         build(model=shape | {"vocab_size": 24})
     with pytest.raises(ValueError, match=r"the weights lack 'decoder.blocks.2.attention"):
         build(model=shape | {"decoder_layers": 3})
-    for key in ("vocab_size", "width", "heads", "kv_heads", "inner", "head_width"):
+    sizes = "vocab_size width heads kv_heads inner decoder_layers head_width"
+    for key in sizes.split():
         with pytest.raises(ValueError, match=rf"{key} is 0"):
             build(model=shape | {key: 0})
     with pytest.raises(ValueError, match="encoder_layers is negative"):
