@@ -127,8 +127,7 @@ void Drafter::add_last_state(ForwardPass& pass, const State& state, const DraftP
   pass.own.operand.load(pass.kernel, precision_, pass.own.tapped_states.data(),
                         blocks.end - blocks.begin, tapped, tapped);
   pass.multiply(from_last_, pass.shared.sublayer_out.data());
-  pass.worker
-      .wait();  // `sublayer_out` is complete; it is free again at barrier B of the first layer
+  pass.worker.wait();  // `sublayer_out` is complete, and free from barrier B of the first layer
   const int* block_of = plan.block_of.data() + (pass.rows - plan.rows.data());
   for (int r = 0; r < pass.count; ++r)
     pass.kernel.rows->add(
@@ -138,8 +137,8 @@ void Drafter::add_last_state(ForwardPass& pass, const State& state, const DraftP
 
 void Drafter::choose_tokens(ForwardPass& pass, const DraftPlan& plan, Draft& draft,
                             const DraftCandidates& out) const {
-  for (int r = 0; r < pass.count && !spec_.pre_norm;
-       ++r) {  // a pre-norm stack ends with its own norm
+  // A pre-norm stack ends with its own norm.
+  for (int r = 0; r < pass.count && !spec_.pre_norm; ++r) {
     float* x = pass.own.stream.data() + area(r, width_);
     norm_.run(pass.kernel, x, x);
   }

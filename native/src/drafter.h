@@ -66,7 +66,6 @@ class Drafter {
   Drafter(PackedWeights& weights, const DrafterSpec& spec, const LayerShape& target,
           int vocab_size);
 
-  const DrafterSpec& spec() const { return spec_; }
   const Stack& stack() const { return stack_; }
   int tapped_width() const { return static_cast<int>(spec_.taps.size()) * width_; }
   int candidates() const;

@@ -7,13 +7,12 @@
 
 namespace outrider {
 
-constexpr int kPanel = 16;      // output columns that lie together in a packed weight
+constexpr int kPanel = 16;      // output columns stored together in a packed weight
 constexpr int kDepthStep = 64;  // inner dimension is padded to this: one row of an AMX tile
 
 enum class Activation { relu, gelu, gelu_tanh, silu };
 
-// One query of one head, with its keys in blocks of 16, [block][width][16], and
-// values [keys][width].
+// One query of one head; keys are in blocks of 16, [block][width][16], values are [keys][width].
 struct AttentionQuery {
   const float* q;
   const float* keys;
@@ -23,9 +22,9 @@ struct AttentionQuery {
   const float* bias = nullptr;  // added to the score of each key; null for none
 };
 
-constexpr int kQueryBlock = 16;  // queries that are computed side by side
+constexpr int kQueryBlock = 16;  // queries computed together
 
-// Work on single rows of float32: plain C++ (rows.cpp), compiled once for each family of machines.
+// Operations on single rows of float32 (rows.cpp), compiled once for each family of machines.
 // The result of a row depends on that row alone, and is the same in every family, bit for bit.
 struct RowFunctions {
   // Quantises x to bytes, zero-padded to `depth`, and returns the scale.
