@@ -53,7 +53,7 @@ def test_a_model_may_be_loaded_without_its_side_decoders(tmp_path: Path) -> None
     save(given, path)
     plain = load(given, path, drafter=None, ctc=None)
     with pytest.raises(ValueError, match="no drafter"):
-        plain.encode([[3]], [4], True, False)
+        plain.encode([[3]], [4], True, False, [])
 
 
 def test_the_file_says_what_it_was_packed_from(tmp_path: Path) -> None:
