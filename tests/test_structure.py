@@ -30,7 +30,7 @@ WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     ),
     "tandem": (
         ["translate", "--model", "demo/en-de", "--mode", "tandem", "Where is the station?"],
-        {"files": 39, "functions": 352, "package_changes": 97},
+        {"files": 40, "functions": 352, "package_changes": 100},
     ),
 }
 POST = '{"q": "你好。", "source": "zh", "target": "en"}'

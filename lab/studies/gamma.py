@@ -150,11 +150,12 @@ def chances(
     p_NAR: list[list[float]] = [[] for _ in given]
     for at in range(0, len(given[0].rest), block):
         tokens = [one.rest[at : at + block] for one in given]
-        draft = drafts.draft(newest, state, [len(tokens[0])] * len(given))
-        if len(draft.ids_BKC[0, 0]) < backend.vocab_size:
+        q = drafts.draft(newest, state, [len(tokens[0])] * len(given)).probabilities
+        assert q is not None
+        if len(q.ids_BKC[0, 0]) < backend.vocab_size:
             raise SystemExit("the drafter names a few tokens only; give its config all candidates")
-        said_BK1 = like(draft.ids_BKC, tokens, "int64")[..., None]
-        q_BK = (draft.prob_BKC * (draft.ids_BKC == said_BK1)).sum(-1).tolist()
+        said_BK1 = like(q.ids_BKC, tokens, "int64")[..., None]
+        q_BK = (q.prob_BKC * (q.ids_BKC == said_BK1)).sum(-1).tolist()
         fed = [[last, *row[:-1]] for last, row in zip(newest, tokens, strict=True)]
         logs = backend.extend(fed, state, LogProbs(tokens))
         for ours, theirs, log, q in zip(p_AR, p_NAR, logs, q_BK, strict=True):

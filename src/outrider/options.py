@@ -178,6 +178,11 @@ class DecodeConfig:
     )
     """Weight of the drafter: tokens are verified with (1 - gamma) p + gamma q, with p the model's
     and q the drafter's distribution. 0 is the model, 1 accepts every draft. Only for tandem."""
+    draft: Literal["drafter", "source"] = option(
+        "drafter", "tandem", help="Tandem: draft with the drafter, or copy from the source."
+    )
+    """drafter: drafts of the model's drafter. source: copies of the source text, or of a language
+    model's prompt. The result is the same; gamma needs the drafter. Only for tandem."""
     draft_tokens: int | None = option(
         None,
         "tandem",

@@ -1,5 +1,6 @@
 """A row's numbers are the same to the bit whatever is computed with it, so tandem is greedy."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outrider.decoding import DecodeConfig, Draft, Request
-from outrider.decoding import tandem as rounds
+from outrider.decoding import DecodeConfig, Proposal, Request
+from outrider.decoding.drafts import worth_verifying
 from outrider.decoding.queries import Argmax, Forbidden, Logits
-from outrider.decoding.tandem import worth_checking
 from tests.helpers import native_tiny
 from tests.helpers.loops import greedy, tandem
 from tests.helpers.native_tiny import KINDS
@@ -115,7 +115,7 @@ def test_one_call_drafts_and_then_verifies(
     drafted = []
     for guesses, sure in zip(draft.tokens, draft.confidence, strict=True):
         row = [guesses], [sure]
-        kept = worth_checking(*row, min_survival=worth, ends=backend.ends)
+        kept = worth_verifying(*row, min_survival=worth, ends=backend.ends)
         drafted.append(guesses[:kept])
     tokens = [[new, *some] for new, some in zip(newest, drafted, strict=True)]
     query = Argmax(Forbidden(tuple(sorted(forbidden)), backend.ends, early))
@@ -195,7 +195,7 @@ class Oracle:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def draft(self, newest: list[int], state: Any, tokens: list[int]) -> Draft:
+    def draft(self, newest: list[int], state: Any, tokens: list[int]) -> Proposal:
         heard = self.inner.drafts.draft(newest, state, tokens)
         # Let copies of the rows go on by themselves, beside rows that take nothing in.
         rows = list(range(len(newest)))
@@ -208,9 +208,6 @@ class Oracle:
             chosen.append([self._spoilt(token) for token in fed])
         state.select(rows)
         return heard._replace(tokens=[list(row) for row in zip(*chosen, strict=True)])
-
-    def draft_and_verify(self, *inputs: Any, **options: Any) -> rounds.RoundOutput:
-        return rounds.draft_and_verify(self.inner, self, *inputs, **options)
 
     def _spoilt(self, token: int) -> int:
         wrong = self.dice.random() > self.skill
@@ -244,6 +241,31 @@ def test_tandem_says_what_greedy_says(kind, seed, rows, k, skill, instruction_se
     if skill is not None:
         backend = Oracle(backend, skill, seed)
     assert tandem(backend, requests, DecodeConfig(mode="tandem", draft_tokens=k)) == expected
+
+
+@settings(max_examples=30)
+@given(
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 2**16),
+    rows=st.integers(1, 6),
+    k=st.none() | st.integers(1, 32),
+    instruction_set=st.sampled_from(SETS),
+)
+def test_copies_of_the_source_need_no_drafter(kind, seed, rows, k, instruction_set) -> None:
+    """The text to copy from is the model's own, with a token in it that stops the copy."""
+    model = native_tiny.build(kind, seed=seed)
+    backend = native_calls(model, threads=1, instruction_set=instruction_set)
+    requests = [
+        Request(source=row, prompt=[3] * (n % 3), max_new_tokens=3 + 4 * n)
+        for n, row in enumerate(native_tiny.rows(model, [1 + seed % 5] * rows, seed))
+    ]
+    expected = greedy(backend, requests, DecodeConfig())
+    copies = [
+        replace(request, text=[*text.tokens[: seed % 9], 3, *text.tokens])
+        for request, text in zip(requests, expected, strict=True)
+    ]
+    config = DecodeConfig(mode="tandem", draft="source", draft_tokens=k)
+    assert tandem(backend, copies, config) == expected
 
 
 def test_blocks_of_good_drafts_are_taken() -> None:

@@ -110,6 +110,7 @@ def test_a_row_is_the_same_wherever_it_joins(kind, seed, instruction_set, thread
             newest = [data.draw(word) for _ in rows]
             numbers = [[pick(0, 63) / 64 for _ in range(pick(0, 1) * n)] for n in counts]
             found = drafts.draft(newest, state, counts, uniform=numbers)
+            ids_BKC, prob_BKC = found.probabilities
             for n, (alone, tokens, _, _) in enumerate(rows):
                 if not counts[n]:
                     assert found.tokens[n] == found.confidence[n] == []
@@ -119,9 +120,9 @@ def test_a_row_is_the_same_wherever_it_joins(kind, seed, instruction_set, thread
                     wanted.tokens[0],
                     wanted.confidence[0],
                 )
-                assert (found.ids_BKC[n, : counts[n]] == wanted.ids_BKC[0]).all()
-                assert (found.prob_BKC[n, : counts[n]] == wanted.prob_BKC[0]).all()
-                assert not found.prob_BKC[n, counts[n] :].any()
+                assert (ids_BKC[n, : counts[n]] == wanted.probabilities.ids_BKC[0]).all()
+                assert (prob_BKC[n, : counts[n]] == wanted.probabilities.prob_BKC[0]).all()
+                assert not prob_BKC[n, counts[n] :].any()
         assert state.lengths == [len(tokens) for _, tokens, _, _ in rows]
 
 

@@ -169,7 +169,7 @@ def test_in_a_session_the_faster_way_wins(monkeypatch, draft: float, drafts: boo
     for n in range(40):
         request = [Request(source=(n % 7, n % 5))]
         stats = last if n >= 20 else None
-        found = decode(backend, request, config, controller=controller, stats=stats)
+        found = decode(backend, request, config, controllers={"drafter": controller}, stats=stats)
         assert found == decode(backend, request, config.changed(mode="ar"))
     assert (last.plain_rows < 6) if drafts else (last.plain_rows > 14)
 

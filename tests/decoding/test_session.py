@@ -313,7 +313,7 @@ def test_a_controller_changes_the_time_and_not_the_text() -> None:
         backend,
         DecodeConfig(mode="tandem"),
         rows=4,
-        controller=Controller(6),
+        controllers={"drafter": Controller(6)},
         stats=stats,
     )
     found, _ = play(session, list(requests))
@@ -347,8 +347,8 @@ def test_what_a_request_needs_is_computed_once(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_drafts_are_a_choice_only_where_the_text_is_the_same(values: dict, drafts: bool) -> None:
-    config = DecodeConfig(**values)
-    exact, rounded = (SimpleNamespace(drafts=object(), epsilon=error) for error in (0.0, 1e-2))
+    config, drafter = DecodeConfig(**values), SimpleNamespace(longest=4)
+    exact, rounded = (SimpleNamespace(drafts=drafter, epsilon=error) for error in (0.0, 1e-2))
     assert may_draft(exact, config) is drafts
     assert may_draft(rounded, config.changed(strict=True)) is drafts
     assert not may_draft(rounded, config)

@@ -13,11 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.decoding import Controller, DecodeConfig, Draft, Request, Statistics, decode
+from outrider.decoding import Controller, DecodeConfig, Proposal, Request, Statistics, decode
 from outrider.decoding import accept as accept_module
-from outrider.decoding import tandem as rounds
+from outrider.decoding.drafts import worth_verifying
 from outrider.decoding.queries import Argmax
-from outrider.decoding.tandem import worth_checking
 from outrider.errors import ConfigError, ModelError
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models import Drafter, DrafterConfig, LanguageModel
@@ -28,7 +27,7 @@ from tests.helpers.reference_backend import ReferenceDrafts
 
 
 class CountedDrafts(ReferenceDrafts):
-    def draft(self, *inputs: Any, **options: Any) -> Draft:
+    def draft(self, *inputs: Any, **options: Any) -> Proposal:
         self.backend.drafted += 1
         return super().draft(*inputs, **options)
 
@@ -170,7 +169,7 @@ class Oracle:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def draft(self, newest: list[int], state: Any, tokens: list[int]) -> Draft:
+    def draft(self, newest: list[int], state: Any, tokens: list[int]) -> Proposal:
         heard = self.inner.drafts.draft(newest, state, tokens)
         # Let the model go on by itself in a copy of the state.
         ahead = copy.deepcopy(state, {id(state.drafter): state.drafter})
@@ -180,9 +179,6 @@ class Oracle:
             chosen.append([self._spoilt(token) for (token,) in fed])
         guesses = zip(zip(*chosen, strict=True), tokens, strict=True)
         return heard._replace(tokens=[list(row[:count]) for row, count in guesses])
-
-    def draft_and_verify(self, *inputs: Any, **options: Any) -> rounds.RoundOutput:
-        return rounds.draft_and_verify(self.inner, self, *inputs, **options)
 
     def _spoilt(self, token: int) -> int:
         wrong = self.dice.random() > self.skill
@@ -590,4 +586,4 @@ def test_strict_in_a_batch_makes_at_most_three_times_the_calls_of_plain_decoding
     ],
 )
 def test_a_draft_is_checked_as_far_as_it_is_worth(drafted, confidence, worth, kept) -> None:
-    assert worth_checking(drafted, confidence, min_survival=worth, ends=(1, 9)) == kept
+    assert worth_verifying(drafted, confidence, min_survival=worth, ends=(1, 9)) == kept

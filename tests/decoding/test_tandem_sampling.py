@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outrider.decoding import DecodeConfig, Draft, Request, Statistics
+from outrider.decoding import DecodeConfig, Proposal, Request, Statistics
 from outrider.decoding import accept as accept_module
-from outrider.decoding import tandem as rounds
+from outrider.decoding.protocol import Candidates
 from tests.helpers.loops import sample, tandem
 
 VOCABULARY, EOS, CODES = 4, 1, 4099
@@ -69,7 +69,7 @@ class Tables:
             row[: len(fed)] = self.p[torch.tensor(codes[len(codes) - len(fed) :])]
         return query.answer(logits.clone() if self.on_gpu else logits.clone().numpy())
 
-    def draft(self, newest, state, tokens, *, temperature=1.0, uniform=None) -> Draft:
+    def draft(self, newest, state, tokens, *, temperature=1.0, uniform=None) -> Proposal:
         codes = [follow(c[-1], token) for c, token in zip(state.codes, newest, strict=True)]
         code_B = anchor_B = torch.tensor(codes)
         parts = []
@@ -94,10 +94,7 @@ class Tables:
             [row[:count] for row, count in zip(part.tolist(), tokens, strict=True)]
             for part in (tokens_BK, sure_BK)
         )
-        return Draft(said, sure, ids_BKC, prob_BKC)
-
-    def draft_and_verify(self, *inputs, **options):
-        return rounds.draft_and_verify(self, self, *inputs, **options)
+        return Proposal(said, sure, Candidates(ids_BKC, prob_BKC))
 
     def drafted(self, code_B, anchor_B, temperature=1.0) -> tuple[Tensor, Tensor]:
         place_B = (code_B + 7 * anchor_B) % CODES if self.anchored else code_B
@@ -135,9 +132,14 @@ def enumerate_outputs(
                 yield rest, chance * share
 
 
-def surprise(model: Tables, config: DecodeConfig, stats: Statistics | None = None) -> float:
+def surprise(
+    model: Tables,
+    config: DecodeConfig,
+    stats: Statistics | None = None,
+    text: tuple[int, ...] = (),
+) -> float:
     """Chi-square of drawn against enumerated outputs, in standard deviations from its mean."""
-    requests = [Request(seed=n) for n in range(ROWS)]
+    requests = [Request(seed=n, text=text) for n in range(ROWS)]
     drawn = Counter(
         (*h.tokens, EOS) if h.finish == "eos" else h.tokens
         for h in tandem(model, requests, config, stats=stats)
@@ -183,7 +185,7 @@ def test_with_gamma_every_token_is_drawn_from_the_mixture(gamma: float, draft_to
 def test_a_wrong_rule_is_caught(gamma: float, monkeypatch) -> None:
     """Drawing again from p instead of its excess over q is nearly right, and is seen."""
 
-    def wrong(p_BV, draft, rows, place):
+    def wrong(p_BV, q, rows, place):
         return p_BV
 
     monkeypatch.setattr(accept_module, "_excess", wrong)
@@ -193,8 +195,8 @@ def test_a_wrong_rule_is_caught(gamma: float, monkeypatch) -> None:
 def test_a_little_too_much_trust_is_caught(monkeypatch) -> None:
     right = accept_module._accepted
 
-    def wrong(prob_BTV, draft, numbers):
-        return right(1.2 * prob_BTV, draft, numbers)
+    def wrong(prob_BTV, drafted, q, numbers):
+        return right(1.2 * prob_BTV, drafted, q, numbers)
 
     monkeypatch.setattr(accept_module, "_accepted", wrong)
     assert surprise(Tables(anchored=True), sampling()) > 8

@@ -33,6 +33,8 @@ def tandem(
     backend: Backend, requests: Sequence[Request], config: DecodeConfig, **options: Any
 ) -> list[Hypothesis]:
     assert config.mode == "tandem"
+    if (controller := options.pop("controller", None)) is not None:
+        options["controllers"] = {config.draft: controller}
     return _single(backend, requests, config, **options)
 
 

@@ -12,8 +12,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.decoding import tandem as rounds
-from outrider.decoding.protocol import Draft, Drafts, RoundOutput, Slots, State
+from outrider.decoding.protocol import Candidates, Drafts, Proposal, Slots, State
 from outrider.decoding.queries import Argmax, Forbidden, Query
 from outrider.inverse_cdf import invert, masses
 
@@ -183,24 +182,25 @@ class ReferenceDrafts:
         *,
         temperature: float = 1.0,
         uniform: Sequence[Sequence[float]] | None = None,
-    ) -> Draft:
+    ) -> Proposal:
         """Guess the tokens that follow the newest ones."""
         assert isinstance(state, ReferenceState)
         assert state.drafting, "the state was not opened for drafting"
         assert max(tokens) <= self.longest
         shape = len(tokens), max(tokens), self.candidates
-        draft = Draft([], [], np.zeros(shape, dtype=np.int64), np.zeros(shape))
+        q = Candidates(np.zeros(shape, dtype=np.int64), np.zeros(shape))
+        drafted, confidence = list[list[int]](), list[list[float]]()
         rows = enumerate(zip(newest, state.rows, tokens, strict=True))
         for n, (token, (source, seen), count) in rows:
             numbers = None if uniform is None else uniform[n]
             said, sure, ids, prob = self.draft_row(
                 source, (*seen, token), count, temperature, numbers
             )
-            draft.tokens.append(said)
-            draft.confidence.append(sure)
+            drafted.append(said)
+            confidence.append(sure)
             if count:
-                draft.ids_BKC[n, :count], draft.prob_BKC[n, :count] = ids, prob
-        return draft
+                q.ids_BKC[n, :count], q.prob_BKC[n, :count] = ids, prob
+        return Proposal(drafted, confidence, q)
 
     def draft_row(
         self,
@@ -237,24 +237,7 @@ class ReferenceDrafts:
         guess = self.draft(newest, state, [len(row) for row in known])
         rows = zip(guess.tokens, known, strict=True)
         tokens = [[k if k >= 0 else g for g, k in zip(*row, strict=True)] for row in rows]
-        return tokens, guess.confidence
-
-    def draft_and_verify(
-        self,
-        newest: Sequence[int],
-        state: State,
-        tokens: Sequence[int],
-        query: Argmax,
-        *,
-        cached: Sequence[int],
-        min_survival: float,
-    ) -> RoundOutput:
-        """Draft, and append what is worth checking."""
-        return rounds.draft_and_verify(
-            *(self.backend, self, newest, state, tokens, query),
-            cached=cached,
-            min_survival=min_survival,
-        )
+        return tokens, guess.confidence or []
 
 
 class ReferenceSlots:

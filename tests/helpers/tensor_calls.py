@@ -44,7 +44,7 @@ class TensorCalls:
         found = self.backend.drafts.draft(
             newest, state, [tokens] * len(newest), temperature=temperature, uniform=numbers
         )
-        ids_BKC, prob_BKC = map(torch.from_numpy, (found.ids_BKC, found.prob_BKC))
+        ids_BKC, prob_BKC = map(torch.from_numpy, found.probabilities)
         return TensorDraft(
             torch.tensor(found.tokens), ids_BKC, prob_BKC, torch.tensor(found.confidence)
         )

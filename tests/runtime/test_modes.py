@@ -1,7 +1,10 @@
 """The modes as a user meets them: the same text, statistics on request, and plain refusals."""
 
+from copy import copy
+
 import pytest
 
+from outrider.decoding import DecodeConfig
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, ModelError
 from outrider.runtime import load
@@ -98,12 +101,48 @@ def test_tandem_samples_by_the_seed(generator) -> None:
 
 
 def test_what_was_learned_of_drafting_stays(translator) -> None:
-    translator.__dict__.pop("controller", None)
+    translator.controllers.clear()
     translator.translate("a", mode="tandem", max_new_tokens=9)
-    first = translator.controller
+    first = translator.controllers["drafter"]
     translator.translate("a", mode="tandem", max_new_tokens=9)
-    assert translator.controller is first
+    assert translator.controllers["drafter"] is first
     assert not first.drafts(1)  # the first text is drafted, the second is not
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_copies_of_the_source_need_no_drafter(tmp_path, backend) -> None:
+    if backend == "native":
+        pytest.importorskip("outrider_native", reason="outrider-native is not installed")
+    options = {"max_new_tokens": 12, "batch_tokens": 200}
+    for save in (save_translator, save_language_model):
+        model = load(save(tmp_path / save.__name__, drafter=False), device="cpu", backend=backend)
+        write = model.translate if save is save_translator else model.generate
+        expected = write(TEXT, **options)
+        for more in ({}, {"draft_tokens": 3}, {"strict": True}):
+            found, stats = write(TEXT, mode="tandem", draft="source", stats=True, **more, **options)
+            assert found == expected
+            assert stats.rounds or "draft_tokens" not in more
+        drawn = {"temperature": 0.7, "seed": 3, "draft": "source", **options}
+        assert write(TEXT[:1], **drawn) == write(TEXT, **drawn)[:1]
+        with pytest.raises(ModelError, match="no drafter"):
+            write("a", mode="tandem")
+
+
+def test_the_source_is_copied_in_tokens_of_the_target(plain) -> None:
+    """Read by the target's tokenizer, in the order of generation."""
+    config = plain_config(draft="source")
+    ((request,),) = plain.requests("a dog", config)
+    assert request.text == tuple(plain.tokenizer.encode_target_batch(["a dog"])[0])
+    turned = copy(plain)
+    turned.right_to_left = True
+    ((other,),) = turned.requests("a dog", config)
+    assert other.text == request.text[::-1]
+    ((usual,),) = plain.requests("a dog", plain_config())
+    assert usual.text == ()
+
+
+def plain_config(**options):
+    return DecodeConfig(mode="tandem", **options)
 
 
 def test_a_mode_without_its_part_says_how_to_get_it(plain) -> None:

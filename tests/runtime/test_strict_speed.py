@@ -25,7 +25,7 @@ for turn in range(3):
         config = call_settings(model.backend, model.defaults, options)
         requests = [one for work in model.works(lines, config) for one in work.requests]
         began = time.perf_counter()
-        found = decode(model.backend, requests, config, rows=7, controller=model.controller)
+        found = decode(model.backend, requests, config, rows=7, controllers=model.controllers)
         taken = time.perf_counter() - began
         seconds[name] = min(taken, seconds.get(name, taken))
         texts[name] = [best.tokens for best, *_ in found]

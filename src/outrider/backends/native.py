@@ -21,7 +21,7 @@ from outrider.backends.native_parts import (
     weights,
 )
 from outrider.backends.packed import PackedWeights
-from outrider.decoding.protocol import Draft, RoundOutput, State
+from outrider.decoding.protocol import Candidates, Proposal, RoundOutput, State
 from outrider.decoding.queries import Argmax, Chosen, Query
 from outrider.errors import (
     SMALLER,
@@ -341,7 +341,7 @@ class NativeBackend:
 
 
 class NativeDrafts:
-    """Implements `decoding.protocol.Drafts`."""
+    """Implements `decoding.protocol.FusedDrafts`."""
 
     def __init__(self, backend: NativeBackend, longest: int, longest_text: int) -> None:
         self.backend, self.longest, self.longest_text = backend, longest, longest_text
@@ -354,13 +354,13 @@ class NativeDrafts:
         *,
         temperature: float = 1.0,
         uniform: Sequence[Sequence[float]] | None = None,
-    ) -> Draft:
+    ) -> Proposal:
         """Draft the tokens after the newest ones."""
         assert isinstance(state, NativeState), "a state of another backend"
         drafted, ids_BKC, prob_BKC, confidence = _call(
             self.backend.core.draft, state.core, newest, tokens, temperature, uniform or [], []
         )
-        return Draft(drafted, confidence, ids_BKC, prob_BKC)
+        return Proposal(drafted, confidence, Candidates(ids_BKC, prob_BKC))
 
     def predict(
         self, newest: Sequence[int], state: State, known: Sequence[Sequence[int]]
@@ -384,14 +384,6 @@ class NativeDrafts:
     ) -> RoundOutput:
         """Draft and append the drafts worth verifying, in one call of the core."""
         assert isinstance(state, NativeState), "a state of another backend"
-        if query.closeness:  # not used by decoding, because epsilon is 0
-            from outrider.decoding.tandem import draft_and_verify
-
-            return draft_and_verify(
-                *(self.backend, self, newest, state, tokens, query),
-                cached=cached,
-                min_survival=min_survival,
-            )
         forbidden, scored = query.forbidden, query.log_probs
         drafted, best, log_probs, confidence, drafting = _call(
             self.backend.core.draft_and_verify,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from outrider.decoding.protocol import Backend, Draft, State
+from outrider.decoding.protocol import Backend, Proposal, State
 from outrider.decoding.request import Hypothesis, Request
 from outrider.decoding.session import Session, Update, decode
 from outrider.decoding.statistics import Round, Statistics
@@ -15,8 +15,8 @@ __all__ = [
     "Backend",
     "Controller",
     "DecodeConfig",
-    "Draft",
     "Hypothesis",
+    "Proposal",
     "Request",
     "Round",
     "Session",

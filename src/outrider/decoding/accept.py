@@ -23,19 +23,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from outrider.decoding.arrays import Array, add_at, cast, like, log_total, pick, where
-from outrider.decoding.protocol import Draft
+from outrider.decoding.protocol import Candidates, Proposal
 from outrider.decoding.queries import NOTHING_FORBIDDEN, Forbidden
+from outrider.decoding.request import Verdict, compare
 from outrider.decoding.sampling import distribution
 from outrider.inverse_cdf import invert
 from outrider.options import Sampling
-
-
-class Verdict(NamedTuple):
-    """The judgement on one row's draft."""
-
-    accepted: int
-    token: int | None
-    """The token after the accepted ones; None where the last position scored was accepted."""
 
 
 class Judged(NamedTuple):
@@ -50,7 +43,7 @@ class Judged(NamedTuple):
 class Accept:
     """Query: how many tokens of this draft are accepted, and which token follows."""
 
-    draft: Draft | None
+    draft: Proposal | None
     """None to choose only the next token."""
     gamma: float = 0.0
     sampling: Sampling | None = None
@@ -81,7 +74,7 @@ class Accept:
     def _likeliest(self, logits_BTV: Array) -> list[Verdict]:
         if self.gamma and self.draft is not None:
             prob_BTV = distribution(logits_BTV, Sampling())
-            logits_BTV = mix(prob_BTV, logits_BTV, self.draft, self.gamma)
+            logits_BTV = mix(prob_BTV, logits_BTV, _candidates(self.draft, logits_BTV), self.gamma)
         best = logits_BTV.argmax(-1).tolist()
         drafted = self._drafted or [[]] * len(best)
         return [compare(*row) for row in zip(drafted, best, strict=True)]
@@ -89,13 +82,15 @@ class Accept:
     def _drawn(self, logits_BTV: Array, sampling: Sampling) -> list[Verdict]:
         prob_BTV = distribution(logits_BTV, sampling)
         rows, scored = list(range(logits_BTV.shape[0])), logits_BTV.shape[1]
-        accepted = [0] * len(rows)
+        accepted, q = [0] * len(rows), None
         if self.draft is not None:
+            q = _candidates(self.draft, logits_BTV)
             if self.gamma:
-                prob_BTV = mix(prob_BTV, logits_BTV, self.draft, self.gamma)
-            accepted = _accepted(prob_BTV, self.draft, [row[:-1] for row in self.numbers])
+                prob_BTV = mix(prob_BTV, logits_BTV, q, self.gamma)
+            numbers = [row[:-1] for row in self.numbers]
+            accepted = _accepted(prob_BTV, self.draft.tokens, q, numbers)
         positions = [min(count, scored - 1) for count in accepted]
-        excess_BV = _excess(prob_BTV[rows, positions], self.draft, rows, positions)
+        excess_BV = _excess(prob_BTV[rows, positions], q, rows, positions)
         last_B1 = like(prob_BTV, [row[-1:] for row in self.numbers])
         drawn = invert(excess_BV, last_B1)[:, 0].tolist()
         return [
@@ -112,47 +107,50 @@ class Accept:
         ]
 
 
-def mix(prob_BKV: Array, logits_BKV: Array, draft: Draft, gamma: float) -> Array:
+def _candidates(draft: Proposal, array: Array) -> Candidates:
+    """Return q as arrays of the same kind; a deterministic draft has one candidate a position."""
+    if draft.probabilities is not None:
+        return draft.probabilities
+    ids_BK1 = like(array, draft.tokens, "int64")[..., None]
+    return Candidates(ids_BK1, ids_BK1 * 0 + 1)
+
+
+def mix(prob_BKV: Array, logits_BKV: Array, q: Candidates, gamma: float) -> Array:
     """Return (1 - gamma) p + gamma q at all positions, each of which has a drafted token.
 
     Forbidden tokens, whose logits are minus infinity, are removed from q; where no mass remains, p
     is used alone.
     """
-    ids_BKC = draft.ids_BKC
-    q_BKC = cast(draft.prob_BKC, prob_BKV) * (pick(logits_BKV, ids_BKC) > -math.inf)
+    ids_BKC = q.ids_BKC
+    q_BKC = cast(q.prob_BKC, prob_BKV) * (pick(logits_BKV, ids_BKC) > -math.inf)
     mass_BK1 = q_BKC.sum(-1)[..., None]
     weight_BK1 = gamma * (mass_BK1 > 0)
     q_BKC = weight_BK1 * q_BKC / (mass_BK1 + (mass_BK1 == 0))
     return add_at(prob_BKV * (1 - weight_BK1), ids_BKC, q_BKC)
 
 
-def compare(drafted: Sequence[int], best: Sequence[int]) -> Verdict:
-    """Accept a draft up to its first token that differs from the argmax."""
-    accepted = 0
-    for guess, token in zip(drafted, best, strict=False):
-        if guess != token:
-            break
-        accepted += 1
-    return Verdict(accepted, best[accepted] if accepted < len(best) else None)
-
-
-def _accepted(prob_BTV: Array, draft: Draft, numbers: Sequence[Sequence[float]]) -> list[int]:
+def _accepted(
+    prob_BTV: Array,
+    drafted: Sequence[Sequence[int]],
+    q: Candidates,
+    numbers: Sequence[Sequence[float]],
+) -> list[int]:
     """Return how many tokens of each draft are accepted: u < p(x) / q(x), until the first fails."""
-    tokens_BK1 = like(draft.ids_BKC, draft.tokens, "int64")[..., None]
+    tokens_BK1 = like(q.ids_BKC, drafted, "int64")[..., None]
     p_BK = pick(prob_BTV[:, : tokens_BK1.shape[1]], tokens_BK1)[..., 0]
-    q_BK = (draft.prob_BKC * (draft.ids_BKC == tokens_BK1)).sum(-1)
+    q_BK = (q.prob_BKC * (q.ids_BKC == tokens_BK1)).sum(-1)
     accepted = (like(prob_BTV, numbers) * q_BK < p_BK).tolist()
     return [[*row, False].index(False) for row in accepted]
 
 
-def _excess(p_BV: Array, draft: Draft | None, rows: list[int], positions: list[int]) -> Array:
+def _excess(p_BV: Array, q: Candidates | None, rows: list[int], positions: list[int]) -> Array:
     """Return (p - q)+ at one position of each row; past the draft q is zero."""
-    if draft is None:
+    if q is None:
         return p_BV
-    last = draft.ids_BKC.shape[1] - 1
+    last = q.ids_BKC.shape[1] - 1
     inside = [min(position, last) for position in positions]
     drafted_B1 = like(p_BV, [position <= last for position in positions])[:, None]
-    q_BC = cast(draft.prob_BKC[rows, inside], p_BV) * drafted_B1
-    excess_BV = add_at(p_BV, draft.ids_BKC[rows, inside], -q_BC).clip(0)
+    q_BC = cast(q.prob_BKC[rows, inside], p_BV) * drafted_B1
+    excess_BV = add_at(p_BV, q.ids_BKC[rows, inside], -q_BC).clip(0)
     # Only rounding leaves no excess: p and q are then equal.
     return where(excess_BV.sum(-1)[..., None] > 0, excess_BV, p_BV)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from outrider.decoding.batch import Batch
 from outrider.decoding.protocol import Backend
 from outrider.decoding.queries import Argmax, Chosen, Grouped, Part, Sample
-from outrider.decoding.replay import Replay, tie_margin
 from outrider.decoding.request import Masked, TokenMask
 from outrider.decoding.statistics import Statistics
 from outrider.options import Sampling
 
 if TYPE_CHECKING:
     from outrider.decoding.controller import Controller
+    from outrider.decoding.replay import Replay
 
 
 class PlainBatch(Batch):
@@ -42,8 +42,13 @@ class PlainBatch(Batch):
         self._mask, self._ends, self._ahead = TokenMask(*masked), masked[1], ahead
         self._controller = controller
         self._clock = perf_counter if controller is None else controller.clock
-        self._replay = Replay(backend, self._mask, stats) if replayed else None
-        self._tie_margin = tie_margin(backend) if replayed else 0.0
+        self._replay: Replay | None = None
+        self._tie_margin = 0.0
+        if replayed:
+            from outrider.decoding import replay
+
+            self._replay = replay.Replay(backend, self._mask, stats)
+            self._tie_margin = replay.tie_margin(backend)
         self._groups: list[tuple[Sampling | None, list[int]]] = []
         self._scores = False
         self._fixed_query: Argmax | None = None

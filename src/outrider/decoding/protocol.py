@@ -9,7 +9,7 @@ Rows are independent: the numbers of a row do not depend on which other rows are
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from outrider.decoding.queries import Argmax, Chosen, Query
 
@@ -48,30 +48,37 @@ class State(Protocol):
         ...
 
 
-class Draft(NamedTuple):
-    """A block of drafted tokens for each row, with the drafter's probabilities."""
+class Candidates(NamedTuple):
+    """q, the distribution that each drafted token was chosen from."""
 
-    tokens: list[list[int]]
-    confidence: list[list[float]]
-    """Estimated chance that a token is accepted if all before it are."""
     ids_BKC: Any
     """Candidates of every position, in the backend's array type; all other tokens have probability
     zero. Padding of shorter blocks is arbitrary."""
     prob_BKC: Any
-    """q, the distribution over the candidates that each token was chosen from (float32)."""
+    """Their probabilities (float32)."""
 
-    def part(self, rows: list[int], tokens: int) -> "Draft":
-        """Return the first `tokens` drafts of some rows."""
-        return Draft(
+
+class Proposal(NamedTuple):
+    """A block of drafted tokens for each row."""
+
+    tokens: list[list[int]]
+    confidence: list[list[float]] | None = None
+    """Estimated chance that a token is accepted if all before it are."""
+    probabilities: Candidates | None = None
+    """None if the tokens are deterministic: q of each is 1."""
+
+    def part(self, rows: list[int], tokens: int) -> "Proposal":
+        """Return the first `tokens` drafts of some rows, without confidence."""
+        q = self.probabilities
+        return Proposal(
             [self.tokens[row][:tokens] for row in rows],
-            [self.confidence[row][:tokens] for row in rows],
-            self.ids_BKC[rows, :tokens],
-            self.prob_BKC[rows, :tokens],
+            None,
+            None if q is None else Candidates(q.ids_BKC[rows, :tokens], q.prob_BKC[rows, :tokens]),
         )
 
 
 class RoundOutput(NamedTuple):
-    """Result of `Drafts.draft_and_verify`, by row."""
+    """Result of drafting and verification, by row."""
 
     drafted: list[list[int]]
     """The drafts that were appended."""
@@ -100,7 +107,7 @@ class Drafts(Protocol):
         *,
         temperature: float = 1.0,
         uniform: Sequence[Sequence[float]] | None = None,
-    ) -> Draft:
+    ) -> Proposal:
         """Draft the tokens after the newest ones in one pass; the state does not change.
 
         Row b gets `tokens[b]` drafts, possibly 0. `newest` tokens are not in the cache yet. A draft
@@ -121,6 +128,11 @@ class Drafts(Protocol):
         """
         ...
 
+
+@runtime_checkable
+class FusedDrafts(Drafts, Protocol):
+    """A drafter that drafts and verifies in one call, because a fast model idles between two."""
+
     def draft_and_verify(
         self,
         newest: Sequence[int],
@@ -137,8 +149,6 @@ class Drafts(Protocol):
         each row is appended, and its drafts while all are accepted with a chance of at least
         `min_survival`: at least one if there are any, and none behind an end token. A backend that
         pads all rows to the widest may use the mean chance of the rows instead.
-
-        This is one call because a fast model idles between two calls.
         """
         ...
 

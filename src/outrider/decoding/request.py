@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from outrider.decoding.protocol import Backend
 from outrider.decoding.queries import Forbidden
@@ -17,6 +17,8 @@ Finish = Literal["eos", "length", "deadline", "cancelled"]
 DEFAULT_NEW_TOKENS = 256
 BLOCK = 8
 """Default block size without a controller."""
+LONGEST_COPY = 32
+"""Most tokens of a proposal of a draft source without a state in the backend."""
 _ACCELERATE = "make one with outrider accelerate, or "
 _TRAIN = (
     "train one with outrider train (model.type: {}, model.target: the folder of this model) "
@@ -44,6 +46,9 @@ class Request:
     """Decode options of this row; None for those of the session."""
     ends: tuple[int, ...] = ()
     """End tokens of this row in addition to the model's."""
+    text: Sequence[int] = ()
+    """For draft sources: the source text in target tokens and the order of generation; by default
+    `prompt`."""
     deadline: float | None = None
     """Seconds after `Session.add` at which decoding stops and the partial text is returned."""
 
@@ -82,6 +87,24 @@ def up_to_end(tokens: Sequence[int], ends: Collection[int]) -> int:
     return len(tokens)
 
 
+class Verdict(NamedTuple):
+    """The judgement on one row's draft."""
+
+    accepted: int
+    token: int | None
+    """The token after the accepted ones; None where the last position scored was accepted."""
+
+
+def compare(drafted: Sequence[int], best: Sequence[int]) -> Verdict:
+    """Accept a draft up to its first token that differs from the argmax."""
+    accepted = 0
+    for guess, token in zip(drafted, best, strict=False):
+        if guess != token:
+            break
+        accepted += 1
+    return Verdict(accepted, best[accepted] if accepted < len(best) else None)
+
+
 def row_seed(request: Request, config: DecodeConfig) -> int:
     """Return the seed of this row."""
     return config.seed if request.seed is None else request.seed
@@ -91,8 +114,7 @@ def needs(backend: Backend, request: Request, config: DecodeConfig) -> tuple[int
     """Return the most rows and tokens that a request occupies."""
     copies = config.beams if config.strategy == "beam" else config.candidates
     # A rejected block occupies capacity beyond the last accepted token.
-    drafts = backend.drafts if config.mode == "tandem" else None
-    block = 0 if drafts is None else drafts.longest
+    block = block_size(backend, config) if config.mode == "tandem" else 0
     limit = token_limit(backend, request, config)
     return copies, copies * (len(request.source) + len(request.prompt) + limit + block)
 
@@ -118,15 +140,19 @@ def token_limit(backend: Backend, request: Request, config: DecodeConfig) -> int
 
 def check_mode(backend: Backend, config: DecodeConfig) -> None:
     """Check that the model has the parts that a mode needs."""
-    if config.mode == "tandem" or (config.mode == "parallel" and config.decoder == "drafter"):
-        if backend.drafts is None:
-            needed = f"this model has no drafter, which mode {config.mode} needs"
-            raise ModelError(f"{needed}; {_ACCELERATE}{_TRAIN.format('drafter')}")
-        if config.draft_tokens is not None:
-            longest = backend.drafts.longest
-            if config.draft_tokens > longest:
-                message = f"got {config.draft_tokens}, but this drafter drafts at most {longest}"
-                raise ConfigError("draft_tokens", message)
+    drafted = config.mode == "tandem" and config.draft == "drafter"
+    drafted = drafted or (config.mode == "parallel" and config.decoder == "drafter")
+    if drafted and backend.drafts is None:
+        needed = f"this model has no drafter, which mode {config.mode} needs"
+        raise ModelError(f"{needed}; {_ACCELERATE}{_TRAIN.format('drafter')}")
+    if config.mode == "tandem":
+        longest, draft = longest_draft(backend, config), config.draft
+        if config.gamma and not drafted:
+            message = f"got {config.gamma}, but draft {draft} has no probabilities; use 0"
+            raise ConfigError("gamma", message)
+        if config.draft_tokens is not None and config.draft_tokens > longest:
+            message = f"got {config.draft_tokens}, but this {draft} drafts at most {longest}"
+            raise ConfigError("draft_tokens", message)
     elif config.mode == "parallel" and backend.slots is None:
         if config.decoder == "ctc":
             raise ModelError(f"this model has no CTC decoder; {_TRAIN.format('ctc')}")
@@ -143,7 +169,7 @@ def is_exact(config: DecodeConfig) -> bool:
 def may_draft(backend: Backend, config: DecodeConfig) -> bool:
     """Whether drafts of any size, also 0, give the same text, so that a controller may choose."""
     return (
-        backend.drafts is not None
+        longest_draft(backend, config) > 0
         and config.mode != "parallel"
         and is_exact(config)
         and config.draft_tokens is None
@@ -156,10 +182,16 @@ def resolves_ties(backend: Backend, config: DecodeConfig) -> bool:
     return config.strict or backend.epsilon <= FINE
 
 
+def longest_draft(backend: Backend, config: DecodeConfig) -> int:
+    """Return the most tokens that its draft source proposes at once."""
+    if config.draft != "drafter":
+        return LONGEST_COPY
+    return 0 if backend.drafts is None else backend.drafts.longest
+
+
 def block_size(backend: Backend, config: DecodeConfig) -> int:
     """Return the block size without a controller."""
-    assert backend.drafts is not None
-    return config.draft_tokens or min(BLOCK, backend.drafts.longest)
+    return config.draft_tokens or min(BLOCK, longest_draft(backend, config))
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

@@ -12,7 +12,7 @@ independent: a row's text does not depend on other rows.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -20,16 +20,17 @@ from itertools import count
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from outrider.decoding.plain import PlainBatch
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import (
     Hypothesis,
+    Masked,
     Request,
     Row,
     block_size,
     check_mode,
     check_suppress,
     is_exact,
+    longest_draft,
     may_draft,
     needs,
     resolves_ties,
@@ -111,7 +112,7 @@ class Session:
         *,
         rows: int = ROWS,
         tokens: int | None = None,
-        controller: "Controller | None" = None,
+        controllers: "dict[str, Controller] | None" = None,
         stats: Statistics | None = None,
         ahead: int = 1,
     ) -> None:
@@ -123,8 +124,8 @@ class Session:
             rows: Most rows in flight, every beam counted.
             tokens: Most tokens of those rows together: sources, prompts and new tokens. A larger
                 request is decoded alone.
-            controller: Chooses whether to draft and how much, where every choice gives the same
-                text.
+            controllers: By draft source; they choose whether to draft and how much, where every
+                choice gives the same text. Missing ones are added.
             stats: Statistics to add to.
             ahead: Most tokens of greedy rows in a round, until one of them is done. More than one
                 spares a fast model the return to Python; streaming clients receive them together,
@@ -133,9 +134,9 @@ class Session:
         self.backend, self.config = backend, config or DecodeConfig()
         self.rows, self.tokens = rows, tokens
         self.stats = Statistics() if stats is None else stats
-        self.controller = controller
-        self._drafting, self._since_choice = True, 0
-        """Whether new rows are opened for drafting, and how many were since that was chosen."""
+        self.controllers = controllers
+        self._choices: dict[Controller, tuple[bool, int]] = {}
+        """Whether new rows draft, and how many were opened since that choice."""
         self.ahead, self._ids = ahead, count()
         self._ends = frozenset(backend.ends)
         self._checked: tuple[DecodeConfig | None, frozenset[int]] = None, self._ends
@@ -344,9 +345,16 @@ class Session:
                 raise
             self._failed.append((row, error))
 
-    def _is_adaptive(self, row: Row) -> bool:
-        """Whether the controller may choose how a row is decoded."""
-        return row.config.mode == "tandem" and may_draft(self.backend, row.config)
+    def _controller(self, row: Row) -> "Controller | None":
+        """Return the controller that chooses how a row is decoded, if every choice is allowed."""
+        controllers, config = self.controllers, row.config
+        if controllers is None or config.mode != "tandem" or not may_draft(self.backend, config):
+            return None
+        if config.draft not in controllers:
+            from outrider.decoding.controller import Controller
+
+            controllers[config.draft] = Controller(longest_draft(self.backend, config))
+        return controllers[config.draft]
 
     def _choose(self, new: Sequence[Row]) -> None:
         """Choose whether to draft for new rows.
@@ -354,18 +362,16 @@ class Session:
         Decoding rows together costs less than in two groups, so a choice holds until all of its
         rows are done, or for `CHOICE_ROWS` rows.
         """
-        if self.controller is None:
-            return
-        count = sum(self._is_adaptive(row) for row in new)
-        if not count:
-            return
-        running = [row for row in self._running.values() if not row.done]
-        total = sum(self._is_adaptive(row) for row in running)
-        if total == count or self._since_choice >= CHOICE_ROWS:
-            self._drafting, self._since_choice = self.controller.drafts(total), 0
-            if not self._drafting:
-                self.stats.note("drafting was slower: some rows were decoded without it")
-        self._since_choice += count
+        counts = Counter(filter(None, map(self._controller, new)))
+        running = [row for row in self._running.values() if not row.done] if counts else []
+        for controller, added in counts.items():
+            total = sum(self._controller(row) is controller for row in running)
+            drafting, since = self._choices.get(controller, (True, 0))
+            if total == added or since >= CHOICE_ROWS:
+                drafting, since = controller.drafts(total), 0
+                if not drafting:
+                    self.stats.note("drafting was slower: some rows were decoded without it")
+            self._choices[controller] = drafting, since + added
 
     def _kind(self, row: Row) -> _Kind:
         """Return the kind of round of a row; unused kinds are not imported."""
@@ -379,37 +385,38 @@ class Session:
         if config.strategy == "beam":
             from outrider.decoding.beam import BeamBatch
 
-            make = partial(BeamBatch, backend, stats, masked, beams=config.beams)
-            return _Kind(("beam", config.beams, *masked), make)
+            beam = partial(BeamBatch, backend, stats, masked, beams=config.beams)
+            return _Kind(("beam", config.beams, *masked), beam)
+        if config.mode == "tandem":
+            return self._exact(row, masked) if is_exact(config) else self._mixture(row, masked)
+        from outrider.decoding.plain import PlainBatch
+
         plain = partial(PlainBatch, backend, stats, masked, ahead=lambda: self.ahead)
-        if config.mode == "ar":
-            return _Kind(("plain", *masked), plain)
-        if not is_exact(config):
-            return self._mixture(row)
+        return _Kind(("plain", *masked), plain)
+
+    def _exact(self, row: Row, masked: Masked) -> _Kind:
+        """Return the kind of a tandem row with the text of greedy decoding."""
+        backend, config = self.backend, row.config
         replayed = backend.epsilon > 0 and resolves_ties(backend, config)
-        controller = self.controller if self._is_adaptive(row) else None
-        if controller is not None and not self._drafting:
+        controller = self._controller(row)
+        if controller is not None and not self._choices[controller][0]:
+            from outrider.decoding.plain import PlainBatch
+
+            plain = partial(PlainBatch, backend, self.stats, masked, ahead=lambda: self.ahead)
             return _Kind(
-                ("undrafted", replayed, *masked),
+                ("undrafted", controller, replayed, *masked),
                 partial(plain, replayed=replayed, controller=controller),
             )
         from outrider.decoding.tandem import ExactBatch
 
         block = block_size(backend, config) if controller is None else controller.longest
+        exact = partial(ExactBatch, backend, self.stats, masked, block=block, draft=config.draft)
         return _Kind(
-            ("exact", block, controller is None, replayed, *masked),
-            partial(
-                ExactBatch,
-                backend,
-                stats,
-                masked,
-                block=block,
-                controller=controller,
-                replayed=replayed,
-            ),
+            ("exact", config.draft, block, controller is None, replayed, *masked),
+            partial(exact, controller=controller, replayed=replayed),
         )
 
-    def _mixture(self, row: Row) -> _Kind:
+    def _mixture(self, row: Row, masked: Masked) -> _Kind:
         """Return the kind of a row with a fixed block; one that can reach `max_length` is alone."""
         from outrider.decoding.tandem import MixtureBatch
 
@@ -417,10 +424,10 @@ class Session:
         block = block_size(backend, config)
         end = len(row.request.prompt) + row.limit + block
         alone = row.id if backend.max_length is not None and end > backend.max_length else None
-        masked = config.suppress, row.ends, config.min_new_tokens
+        chosen = config.draft, config.strategy, config.sampling, config.gamma
         return _Kind(
-            ("mixture", config.strategy, config.sampling, config.gamma, block, alone, *masked),
-            partial(MixtureBatch, backend, self.stats, masked, block=block),
+            ("mixture", *chosen, block, alone, *masked),
+            partial(MixtureBatch, backend, self.stats, masked, block=block, draft=config.draft),
         )
 
 
@@ -435,7 +442,7 @@ def decode(
     *,
     rows: int | None = None,
     tokens: int | None = None,
-    controller: "Controller | None" = None,
+    controllers: "dict[str, Controller] | None" = None,
     stats: Statistics | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each request, best first, in the order of the requests.
@@ -446,13 +453,13 @@ def decode(
         config: Mode, strategy and their settings.
         rows: Most rows in flight, every beam counted; None for all at once.
         tokens: Most tokens of the rows in flight together.
-        controller: Chooses whether to draft and how much, where every choice gives the same text.
+        controllers: By draft source, as in `Session`.
         stats: Statistics to add to.
     """
     if rows is None:
         rows = max(1, len(requests) * config.beams * config.candidates)
     session = Session(
-        backend, config, rows=rows, tokens=tokens, controller=controller, stats=stats, ahead=AHEAD
+        backend, config, rows=rows, tokens=tokens, controllers=controllers, stats=stats, ahead=AHEAD
     )
     for request in requests:
         session.add(request)

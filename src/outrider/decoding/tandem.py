@@ -1,6 +1,6 @@
-"""Tandem decoding: a drafter proposes a block of tokens, the model verifies it in one pass.
+"""Tandem decoding: a draft source proposes a block of tokens, the model verifies it in one pass.
 
-    draft     d_1 .. d_k after the newest token, all at once
+    draft     d_1 .. d_k after the newest token, all at once (`drafts/`)
     verify    one pass of the model over [newest, d_1 .. d_k]
     accept    the drafts that the model confirms, and one token of its own after them
     rollback  the rejected drafts
@@ -16,37 +16,39 @@ lower precision with `strict`; without `strict` they would be too many there, so
 fixed.
 """
 
-from collections.abc import Collection, Sequence
-from itertools import accumulate, zip_longest
-from operator import mul
+from collections.abc import Sequence
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from outrider.decoding.accept import Accept, compare
+from outrider.decoding.accept import Accept
 from outrider.decoding.batch import Batch
 from outrider.decoding.controller import Controller, Plan
-from outrider.decoding.protocol import Backend, Draft, Drafts, RoundOutput, State
+from outrider.decoding.drafts import load_source
+from outrider.decoding.protocol import Backend, Proposal
 from outrider.decoding.queries import Argmax, Grouped, Part
-from outrider.decoding.replay import Replay, tie_margin
-from outrider.decoding.request import Masked, Row, TokenMask, up_to_end
+from outrider.decoding.request import Masked, Row, TokenMask, compare
 from outrider.decoding.statistics import Statistics
+
+if TYPE_CHECKING:
+    from outrider.decoding.replay import Replay
 
 
 class TandemBatch(Batch):
     """Base of tandem batches."""
 
-    drafting = True
-
-    def __init__(self, backend: Backend, stats: Statistics, masked: Masked, *, block: int) -> None:
+    def __init__(
+        self, backend: Backend, stats: Statistics, masked: Masked, *, block: int, draft: str
+    ) -> None:
         """Draft up to `block` tokens at once for rows with the same forbidden tokens."""
         super().__init__(backend, stats, block=block)
-        assert backend.drafts is not None
-        self.drafts: Drafts = backend.drafts
+        self.source = load_source(draft, backend)
+        self.drafting = self.source.drafting
         self._mask = TokenMask(*masked)
         self._scores = False
 
     def changed(self) -> None:
         """Check whether any row needs log-probabilities."""
+        self.source.state = self.state
         self._scores = any(row.config.scores for row in self.rows)
 
 
@@ -60,16 +62,22 @@ class ExactBatch(TandemBatch):
         masked: Masked,
         *,
         block: int,
+        draft: str,
         controller: Controller | None = None,
         replayed: bool = False,
     ) -> None:
         """A controller chooses the block size; with `replayed` near-ties are computed again."""
-        super().__init__(backend, stats, masked, block=block)
+        super().__init__(backend, stats, masked, block=block, draft=draft)
         self.controller = controller
         self._clock = perf_counter if controller is None else controller.clock
         self._plan = Plan(block, 0.0)
-        self._replay = Replay(backend, self._mask, stats) if replayed else None
-        self._tie_margin = tie_margin(backend) if replayed else 0.0
+        self._replay: Replay | None = None
+        self._tie_margin = 0.0
+        if replayed:
+            from outrider.decoding import replay
+
+            self._replay = replay.Replay(backend, self._mask, stats)
+            self._tie_margin = replay.tie_margin(backend)
         self._fixed_query: Argmax | None = None
 
     def changed(self) -> None:
@@ -84,7 +92,6 @@ class ExactBatch(TandemBatch):
         clock, controller = self._clock, self.controller
         started = clock()
         rows, seconds = self.rows, self.stats.seconds
-        newest, cached = [row.last for row in rows], [row.cached for row in rows]
         query = self._fixed_query or Argmax(
             self._mask.after([len(row.tokens) for row in rows]), self._scores, self._tie_margin
         )
@@ -94,18 +101,13 @@ class ExactBatch(TandemBatch):
         longest = max(counts)
         called = clock()
         if longest:
-            drafted, best, confidence, drafting = self.drafts.draft_and_verify(
-                newest,
-                self.state,
-                counts,
-                query,
-                cached=cached,
-                min_survival=self._plan.min_survival,
+            drafted, best, confidence, drafting = self.source.draft_and_verify(
+                rows, counts, query, self._plan.min_survival
             )
         else:
             drafted, confidence, drafting = [[] for _ in rows], None, 0.0
             self._rollback()
-            best = self.backend.extend([[token] for token in newest], self.state, query)
+            best = self.backend.extend([[row.last] for row in rows], self.state, query)
         if self._replay is not None:
             self._replay.resolve(rows, drafted, best)
         answered = clock()
@@ -153,13 +155,16 @@ class MixtureBatch(TandemBatch):
         self._rollback()
         numbers = [row.stream.draw(2 * self.block + 1) for row in rows if row.stream is not None]
         counts = [0 if row.done else min(self.block, self._remaining(row)) for row in rows]
-        draft = self._draft(counts, numbers, config.temperature)
-        drafted = [[] for _ in rows] if draft is None else draft.tokens
+        draft = Proposal([[] for _ in rows])
+        if any(counts):
+            uniform = [row[: max(counts)] for row in numbers]
+            draft = self.source.draft(rows, counts, config.temperature, uniform)
+        drafted = draft.tokens
         # With gamma no token follows a whole draft, so the last draft need not be fed.
         fed = [[row.last, *guesses] for row, guesses in zip(rows, drafted, strict=True)]
         if config.gamma:
             fed = [tokens[: len(tokens) - 1] if tokens[1:] else tokens for tokens in fed]
-        parts = self._parts(draft, counts, fed, numbers)
+        parts = self._parts(draft, fed, numbers)
         called = perf_counter()
         verdicts: list[Any] = [None] * len(rows)
         log_probs: list[Any] = [[]] * len(rows)
@@ -170,7 +175,7 @@ class MixtureBatch(TandemBatch):
                 if judged.log_probs is not None:
                     log_probs[n] = judged.log_probs[place]
         answered = perf_counter()
-        confidence = [()] * len(rows) if draft is None else draft.confidence
+        confidence = draft.confidence or [[] for _ in rows]
         for n, row in enumerate(rows):
             if not row.done:
                 accepted, token = verdicts[n]
@@ -188,24 +193,9 @@ class MixtureBatch(TandemBatch):
             return row.remaining
         return min(row.remaining, longest - row.cached - (row.config.gamma == 0))
 
-    def _draft(
-        self, counts: Sequence[int], numbers: Sequence[Sequence[float]], temperature: float
-    ) -> Draft | None:
-        """Draft tokens, sampled if there are numbers."""
-        if not any(counts):
-            return None
-        newest = [row.last for row in self.rows]
-        if not numbers:
-            return self.drafts.draft(newest, self.state, counts)
-        uniform = [row[: max(counts)] for row in numbers]
-        return self.drafts.draft(
-            newest, self.state, counts, temperature=temperature, uniform=uniform
-        )
-
     def _parts(
         self,
-        draft: Draft | None,
-        counts: Sequence[int],
+        draft: Proposal,
         fed: Sequence[Sequence[int]],
         numbers: Sequence[Sequence[float]],
     ) -> list[Part]:
@@ -213,12 +203,12 @@ class MixtureBatch(TandemBatch):
         rows, block = self.rows, self.block
         config = rows[0].config
         groups: dict[int, list[int]] = {}
-        for n, count in enumerate(counts):
-            groups.setdefault(count, []).append(n)
+        for n, drafted in enumerate(draft.tokens):
+            groups.setdefault(len(drafted), []).append(n)
         parts = []
         for count, places in groups.items():
             query = Accept(
-                None if draft is None or not count else draft.part(places, count),
+                draft.part(places, count) if count else None,
                 config.gamma,
                 config.sampling if config.strategy == "sample" else None,
                 [[*row[block : block + count], row[-1]] for row in (numbers[n] for n in places)]
@@ -234,51 +224,3 @@ class MixtureBatch(TandemBatch):
         if len(parts) == 1:
             return [self.backend.extend(fed, self.state, parts[0].query)]
         return self.backend.extend(fed, self.state, Grouped(tuple(parts)))
-
-
-def draft_and_verify(
-    backend: Backend,
-    drafts: Drafts,
-    newest: Sequence[int],
-    state: State,
-    tokens: Sequence[int],
-    query: Argmax,
-    *,
-    cached: Sequence[int],
-    min_survival: float,
-) -> RoundOutput:
-    """Implement `Drafts.draft_and_verify` in two calls, for backends without a fused one."""
-    if list(cached) != state.lengths:
-        state.rollback(cached)
-    started = perf_counter()
-    draft = drafts.draft(newest, state, tokens)
-    drafting = perf_counter() - started
-    kept = worth_checking(
-        draft.tokens, draft.confidence, min_survival=min_survival, ends=backend.ends
-    )
-    drafted = [guesses[:kept] for guesses in draft.tokens]
-    confidence = [row[:kept] for row in draft.confidence]
-    fed = [[token, *guesses] for token, guesses in zip(newest, drafted, strict=True)]
-    return RoundOutput(drafted, backend.extend(fed, state, query), confidence, drafting)
-
-
-def worth_checking(
-    drafted: Sequence[Sequence[int]],
-    confidence: Sequence[Sequence[float]],
-    *,
-    min_survival: float,
-    ends: Collection[int],
-) -> int:
-    """Return how many drafts of each row to verify, at least one.
-
-    All drafts up to there are accepted with a chance of at least `min_survival` in the mean over
-    the rows with drafts; the chance is 0 behind an end token and behind a row's last draft.
-    """
-    products = [
-        [*accumulate(row[: up_to_end(guesses, ends)], mul)]
-        for guesses, row in zip(drafted, confidence, strict=True)
-        if guesses
-    ]
-    columns = zip_longest(*products, fillvalue=0.0)
-    chances = [sum(column) / len(products) for column in columns]
-    return sum(chance > 0 and chance >= min_survival for chance in chances) or 1

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request, decode
@@ -57,15 +56,8 @@ class LoadedModel:
         self.backend, self.tokenizer = backend, tokenizer
         self.defaults = dict(defaults or {})
         """Decode options of the model."""
-
-    @cached_property
-    def controller(self) -> "Controller | None":
-        """Chooses whether to draft and how much, from the times of earlier rounds."""
-        if (drafts := self.backend.drafts) is None:
-            return None
-        from outrider.decoding.controller import Controller
-
-        return Controller(drafts.longest)
+        self.controllers: dict[str, Controller] = {}
+        """By draft source; they choose whether to draft and how much, from earlier times."""
 
     def decode(
         self,
@@ -81,7 +73,7 @@ class LoadedModel:
                 [request for work in works for request in work.requests],
                 config,
                 batch_tokens=batch_tokens,
-                controller=self.controller,
+                controllers=self.controllers,
                 stats=stats,
             )
         )
@@ -94,7 +86,7 @@ def decode_in_batches(
     config: DecodeConfig,
     *,
     batch_tokens: int,
-    controller: "Controller | None" = None,
+    controllers: "dict[str, Controller] | None" = None,
     stats: Statistics | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode any number of requests with bounded memory; results in the order of the requests."""
@@ -111,7 +103,7 @@ def decode_in_batches(
             [requests[row] for row in rows],
             config,
             tokens=batch_tokens,
-            controller=controller,
+            controllers=controllers,
             stats=stats,
         )
         for row, hypotheses in zip(rows, decoded, strict=True):

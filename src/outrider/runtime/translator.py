@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -9,7 +10,7 @@ from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
 from outrider.runtime.result import LoadedModel, Result, Work
-from outrider.text.normalise import as_texts
+from outrider.text.normalise import as_texts, normalise
 from outrider.text.prompt_template import PromptTemplate
 from outrider.text.sentences import Segments, join, segment
 from outrider.text.tokenizer import Tokenizer
@@ -226,7 +227,12 @@ class Translator(LoadedModel):
         works = []
         for seed, text in enumerate(segmented, config.seed + first):
             values: dict[str, Any] = {"max_new_tokens": limit, "seed": seed, "config": config}
-            requests = [self.request(ids, **values) for ids in text.ids]
+            requests = [self.request(piece.ids, **values) for piece in text.pieces]
+            if config.draft != "drafter":
+                requests = [
+                    replace(request, text=self._copied(piece.text))
+                    for request, piece in zip(requests, text.pieces, strict=True)
+                ]
             works.append(Work(requests, partial(self._join, text)))
         return works
 
@@ -238,6 +244,11 @@ class Translator(LoadedModel):
         limit = max_new_tokens or 3 * len(ids) + 30
         source, frame = self.source(ids), self.frame
         return Request(source, frame.prompt, frame.start, limit, **values)
+
+    def _copied(self, text: str) -> tuple[int, ...]:
+        """Return the target tokens of a source text, from which drafts are copied."""
+        (ids,) = self.tokenizer.encode_target_batch([normalise(text)])
+        return self.turned(ids)
 
     def source(self, ids: Sequence[int]) -> list[int]:
         """Return the encoder's tokens for the tokens of a text."""

@@ -14,8 +14,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from outrider.decoding import DecodeConfig
-from outrider.decoding.request import may_draft
 from outrider.errors import ConfigError, OutriderError
 from outrider.files import JsonFolder
 from outrider.files.hub import model_folder
@@ -239,7 +237,7 @@ class ModelRegistry:
         thread = EngineThread(
             model.backend,
             self._limits,
-            controller=model.controller if may_draft(model.backend, DecodeConfig()) else None,
+            controllers=model.controllers,
             deliver=self._deliver,
             name=spec.name,
         )

@@ -85,7 +85,7 @@ class EngineThread:
         backend: Backend,
         limits: Limits,
         *,
-        controller: Controller | None,
+        controllers: dict[str, Controller],
         deliver: Callable[[Events], None],
         name: str = "model",
     ) -> None:
@@ -94,11 +94,11 @@ class EngineThread:
         Args:
             backend: Execution backend.
             limits: Row and token budget.
-            controller: Chooses whether to draft; None for models without a drafter.
+            controllers: By draft source; they choose whether to draft and how much.
             deliver: Called on this thread with the events of each step.
             name: Name of the thread.
         """
-        self._backend, self._limits, self._controller = backend, limits, controller
+        self._backend, self._limits, self._controllers = backend, limits, controllers
         self._deliver = deliver
         self.stats = Statistics()
         self._session = self._open_session()
@@ -147,7 +147,7 @@ class EngineThread:
             self._backend,
             rows=self._limits.rows,
             tokens=self._limits.batch_tokens,
-            controller=self._controller,
+            controllers=self._controllers,
             stats=self.stats,
         )
 

@@ -291,9 +291,9 @@ class Piece(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """The token ids of the pieces of one text, and the white space between them."""
+    """The pieces of one text, and the white space between them."""
 
-    ids: list[list[int]]
+    pieces: list[Piece]
     gaps: list[str]
 
 
@@ -335,9 +335,9 @@ def _without_blanks(pieces: list[Piece], longest: int) -> Segments:
             gap += "".join(c for c in text if c.isspace())
             continue
         lead, trail = len(text) - len(text.lstrip()), len(text.rstrip())
-        if segments.ids:
+        if segments.pieces:
             segments.gaps.append(gap + text[:lead])
         # A single character may have more tokens than fit; the rest is dropped.
-        segments.ids.append(ids[:longest])
+        segments.pieces.append(Piece(text, ids[:longest]))
         gap = text[trail:]
     return segments

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outrider.decoding import tandem as rounds
-from outrider.decoding.protocol import Draft, RoundOutput, State
+from outrider.decoding.protocol import Candidates, Proposal, State
 from outrider.decoding.queries import Argmax, Forbidden, Query
 from outrider.errors import ModelError
 from outrider.formats.folder import Parts
@@ -185,7 +184,7 @@ class TorchDrafts:
         *,
         temperature: float = 1.0,
         uniform: Sequence[Sequence[float]] | None = None,
-    ) -> Draft:
+    ) -> Proposal:
         """Draft the next tokens; all rows are computed for the largest count."""
         longest, uniform_BK = max(tokens), None
         if uniform is not None:
@@ -202,7 +201,8 @@ class TorchDrafts:
             [row[:count] for row, count in zip(part.tolist(), tokens, strict=True)]
             for part in (tokens_BK, confidence_BK)
         )
-        return Draft(drafted, confidence, _on_host(ids_BKC), _on_host(prob_BKC))
+        q = Candidates(_on_host(ids_BKC), _on_host(prob_BKC))
+        return Proposal(drafted, confidence, q)
 
     @torch.inference_mode()
     def predict(
@@ -212,23 +212,6 @@ class TorchDrafts:
         newest_B1, known_BK = (self.backend.padded(x) for x in ([[t] for t in newest], known))
         tokens_BK, prob_BK = self.drafter.predict(newest_B1, _drafting(state), known_BK)
         return tokens_BK.tolist(), prob_BK.tolist()
-
-    def draft_and_verify(
-        self,
-        newest: Sequence[int],
-        state: State,
-        tokens: Sequence[int],
-        query: Argmax,
-        *,
-        cached: Sequence[int],
-        min_survival: float,
-    ) -> RoundOutput:
-        """Draft, and verify the tokens that are likely enough to be accepted."""
-        return rounds.draft_and_verify(
-            *(self.backend, self, newest, state, tokens, query),
-            cached=cached,
-            min_survival=min_survival,
-        )
 
 
 class TorchSlots:

@@ -176,7 +176,7 @@ class OutriderEngine:
         backend, tokenizer = _Timed(self.translator.backend), _Timed(self.translator.tokenizer)
         timed = self._like(backend, tokenizer)
         if mode == "tandem":
-            timed.controller = self.translator.controller  # with what it has learned
+            timed.controllers = self.translator.controllers  # with what it has learned
         split, statistics = TimeSplit(), Statistics()
         for texts in batches:
             start = time.perf_counter()

@@ -233,7 +233,7 @@ def _take_turns(
             translator.backend,
             chunk,
             timing.config,
-            controller=translator.controller,
+            controllers=translator.controllers,
             stats=timing.stats,
         )
         timing.seconds[-1] += time.perf_counter() - start

@@ -88,7 +88,7 @@ def _batches(
     found = []
     for start in range(0, len(requests), rows):
         some = requests[start : start + rows]
-        found += decode(translator.backend, some, config, controller=translator.controller)
+        found += decode(translator.backend, some, config, controllers=translator.controllers)
     return [best.tokens for best, *_ in found]
 
 
@@ -97,7 +97,7 @@ def _session(
 ) -> list[tuple[int, ...]]:
     """Decode in a session, without streaming."""
     session = Session(
-        translator.backend, config, rows=rows, controller=translator.controller, ahead=AHEAD
+        translator.backend, config, rows=rows, controllers=translator.controllers, ahead=AHEAD
     )
     numbers = [session.add(request) for request in requests]
     found: dict[int, tuple[int, ...]] = {}
