@@ -19,9 +19,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ROOT / "src" / "outrider"
 HEAVY = re.compile(r"^\s*(?:import|from) (torch|transformers|accelerate|pyarrow)\b", re.M)
-FILES, CODE, LINES = 319, 34_400, 48_900
+FILES, CODE, LINES = 319, 34_900, 49_700
 MEDIAN, P90 = 7, 20
-DOCS_WORDS, README_WORDS = 32_000, 700
+DOCS_WORDS, README_WORDS = 32_200, 700
 MODULES, MODULE_LINES = 56, 9_600
 WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     "plain": (
@@ -34,7 +34,7 @@ WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     ),
 }
 POST = '{"q": "你好。", "source": "zh", "target": "en"}'
-POSTED = {"files": 26, "functions": 168}
+POSTED = {"files": 29, "functions": 188}
 COUNT = """
 import sys
 from pathlib import Path

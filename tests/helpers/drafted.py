@@ -24,10 +24,12 @@ TEXT = ["a small dog runs", "two men play", "where is the station?", "it is late
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 
 
-def save_translator(folder: Path, *, drafter: bool = True, ctc: bool = False, **parts: Any) -> Path:
+def save_translator(
+    folder: Path, *, drafter: bool = True, ctc: bool = False, seed: int = 0, **parts: Any
+) -> Path:
     tokenizer = train_tokenizer(TEXT, TokenizerConfig(kind="char", vocab_size=64))
     tokenizer.save(folder)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = Seq2SeqConfig(
         vocab_size=tokenizer.vocab_size, encoder_layers=1, decoder_layers=1, **SIZES, **parts
     )

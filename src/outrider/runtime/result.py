@@ -45,6 +45,8 @@ class Work:
     """One for each segment of the text, in order."""
     join: Callable[[Sequence[list[Hypothesis]]], list[Result]]
     """Joins the hypotheses of all segments, or of the first few, to texts, best first."""
+    gaps: Sequence[str] = ()
+    """White space between the segments of a text."""
 
 
 class LoadedModel:

@@ -233,7 +233,7 @@ class Translator(LoadedModel):
                     replace(request, text=self._copied(piece.text))
                     for request, piece in zip(requests, text.pieces, strict=True)
                 ]
-            works.append(Work(requests, partial(self._join, text)))
+            works.append(Work(requests, partial(self._join, text), text.gaps))
         return works
 
     def request(self, ids: Sequence[int], *, max_new_tokens: int | None, **values: Any) -> Request:

@@ -1,6 +1,10 @@
 """Serving models over HTTP.
 
 app.py        the HTTP app; api/ has a file for each API
+translation.py what the APIs call: routes, detection, HTML, alternatives
+routes.py     models between two languages, directly or over a third
+languages.py  normal codes and names of languages, and detection
+html.py       texts and markup of HTML
 request.py    requests, their progress and output, and refusals
 engine.py     asynchronous interface: requests in, results or events out
 registry.py   the models: loaded on demand, unloaded when idle, within a memory budget

@@ -21,6 +21,7 @@ from outrider.serving.api.responses import add_error_handlers, error_schemas
 from outrider.serving.engine import Engine
 from outrider.serving.guard import Guard
 from outrider.serving.keys import Keyring
+from outrider.serving.translation import TranslationService
 
 router = APIRouter(tags=["operation"])
 
@@ -147,7 +148,7 @@ def build_app(
     )
     app_metrics = log.Metrics(engine)
     app.state.engine, app.state.keyring, app.state.metrics = engine, keyring, app_metrics
-    app.state.fault = None
+    app.state.service, app.state.fault = TranslationService(engine), None
     add_error_handlers(app)
     for router in ROUTERS:
         app.include_router(router, responses=error_schemas(router.prefix))

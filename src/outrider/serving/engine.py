@@ -10,9 +10,22 @@ their model. Cancelling the task or closing the stream cancels the request.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -102,7 +115,7 @@ class Engine:
 
     async def answer(self, request: TextRequest) -> list[list[Result]]:
         """Return the results of each text, best first."""
-        async with self._admit(request, streams=False) as handle:
+        async with self.admit(request) as handle:
             while handle.left:
                 await handle.next()
             if handle.written < BRIEF:
@@ -117,7 +130,7 @@ class Engine:
         Close the generator (`contextlib.aclosing`) if it is not exhausted. Without `tokens` only
         results are yielded, which is cheaper.
         """
-        async with self._admit(request, streams=tokens) as handle:
+        async with self.admit(request, streams=tokens) as handle:
             read = [sum(map(_length, work.requests)) for work in handle.works]
             for text, work in enumerate(handle.works):
                 if not work.requests:
@@ -135,35 +148,79 @@ class Engine:
                     yield Output(text, pieces, results, done, read[text])
 
     @asynccontextmanager
-    async def _admit(self, request: TextRequest, *, streams: bool) -> AsyncIterator[RequestHandle]:
+    async def admit(
+        self, request: TextRequest, *, streams: bool = False
+    ) -> AsyncIterator[RequestHandle]:
         """Admit a request, start it, and release its reservation at the end."""
-        if self.closing or self._loop is None:
-            raise BusyError("the server is not running; try again", retry_after=5)
-        seconds = min(self.limits.seconds, request.seconds or self.limits.seconds)
-        now = self._loop.time()
-        expires = (now if request.began is None else request.began) + seconds
-        async with self.registry.hold(request.model, seconds=expires - now) as loaded:
-            admission = loaded.admission
-            works = await self._prepare(request, loaded, expires - self._loop.time())
+        seconds, expires = self._time_limit(request)
+        async with self._hold(request, expires) as loaded:
+            works = await self._prepare(request, loaded, expires - self.now)
             handle = RequestHandle(
                 works,
                 priority=request.priority,
                 streams=streams,
                 seconds=seconds,
                 expires=expires,
-                on_piece=admission.finish_piece,
+                on_piece=loaded.admission.finish_piece,
             )
-            admission.observe(request.characters, handle.tokens)
-            admission.check(handle.tokens, expires - self._loop.time())
-            admission.reserve(handle)
-            try:
+            loaded.admission.observe(request.characters, handle.tokens)
+            with _reserve(loaded, handle, expires - self.now):
                 if handle.left:
                     loaded.thread.submit(handle)
                 yield handle
-            finally:
-                admission.release(handle)
-                if handle.left:
-                    loaded.thread.cancel(handle)
+
+    @asynccontextmanager
+    async def admit_after(
+        self, request: TextRequest, earlier: RequestHandle
+    ) -> AsyncIterator[tuple[RequestHandle, Callable[[Sequence[int]], Awaitable[None]]]]:
+        """Admit a request whose texts are the translated pieces of another, which come later.
+
+        Yields the handle, with one text for each piece of the other request, and a function that
+        adds the pieces of these numbers. The reservation begins with the size of the other request.
+        """
+        seconds, expires = self._time_limit(request)
+        async with self._hold(request, expires) as loaded:
+            handle = RequestHandle(
+                [Work([], lambda _: [])] * len(earlier.requests),
+                size=(earlier.tokens, earlier.mean_tokens),
+                priority=request.priority,
+                seconds=seconds,
+                expires=expires,
+                on_piece=loaded.admission.finish_piece,
+            )
+
+            def tokenize(numbers: Sequence[int]) -> list[Work]:
+                texts = [earlier.piece_text(number) for number in numbers]
+                seeds = [earlier.places[number][0] for number in numbers]
+                return _tokenize(replace(request, texts=texts), loaded, self.limits, seeds)
+
+            async def add(numbers: Sequence[int]) -> None:
+                works = await self.run_in_worker(tokenize, numbers)
+                for number, work in zip(numbers, works, strict=True):
+                    tokens = sum(piece.needs[1] for piece in work.requests)
+                    reserved = earlier.requests[number].needs[1]
+                    loaded.admission.adjust(handle, tokens - reserved)
+                    handle.add(number, work)
+                loaded.thread.submit(handle)
+
+            with _reserve(loaded, handle, expires - self.now):
+                yield handle, add
+
+    @property
+    def now(self) -> float:
+        """Time by the clock of the event loop."""
+        assert self._loop is not None
+        return self._loop.time()
+
+    def _time_limit(self, request: TextRequest) -> tuple[float, float]:
+        """Return the time limit of a request in seconds, and when it ends."""
+        if self.closing or self._loop is None:
+            raise BusyError("the server is not running; try again", retry_after=5)
+        seconds = min(self.limits.seconds, request.seconds or self.limits.seconds)
+        return seconds, (self.now if request.began is None else request.began) + seconds
+
+    def _hold(self, request: TextRequest, expires: float) -> AbstractAsyncContextManager[Loaded]:
+        return self.registry.hold(request.model, seconds=expires - self.now)
 
     async def _prepare(self, request: TextRequest, loaded: Loaded, seconds: float) -> list[Work]:
         """Check the size of a request and tokenize its texts."""
@@ -204,8 +261,26 @@ def _receive(events: Events) -> None:
         handle.receive(event)
 
 
-def _tokenize(request: TextRequest, loaded: Loaded, limits: Limits) -> list[Work]:
-    """Divide texts into pieces, each with the rows and tokens that it needs."""
+@contextmanager
+def _reserve(loaded: Loaded, handle: RequestHandle, seconds: float) -> Iterator[None]:
+    """Reserve the tokens of a request; cancel what is left of it at the end."""
+    loaded.admission.check(handle.tokens, seconds)
+    loaded.admission.reserve(handle)
+    try:
+        yield
+    finally:
+        loaded.admission.release(handle)
+        if handle.left:
+            loaded.thread.cancel(handle)
+
+
+def _tokenize(
+    request: TextRequest, loaded: Loaded, limits: Limits, seeds: Sequence[int] | None = None
+) -> list[Work]:
+    """Divide texts into pieces, each with the rows and tokens that it needs.
+
+    Text number i samples with `seed + i`, or with `seed + seeds[i]`.
+    """
     model = loaded.model
     config = call_settings(model.backend, model.defaults, request.options)
     _check(config, limits)
@@ -220,6 +295,8 @@ def _tokenize(request: TextRequest, loaded: Loaded, limits: Limits) -> list[Work
         works = model.works(request.texts, config, split=request.split)
     else:
         works = model.works(request.texts, config)
+    for work, seed in zip(works, seeds or (), strict=seeds is not None):
+        work.requests[:] = [replace(piece, seed=config.seed + seed) for piece in work.requests]
     return [
         replace(work, requests=[piece.sized(model.backend, config) for piece in work.requests])
         for work in works

@@ -143,6 +143,12 @@ class Admission:
         self.tokens += request.tokens
         self._saturated = self._saturated or self.tokens > self._limits.batch_tokens
 
+    def adjust(self, request: RequestHandle, tokens: int) -> None:
+        """Change the reservation of an admitted request, whose size is now known."""
+        if request in self._left:
+            self._left[request] += tokens
+            self.tokens += tokens
+
     def finish_piece(self, request: RequestHandle, piece: int) -> None:
         """Release the tokens of a finished piece and measure the speed."""
         tokens = request.requests[piece].needs[1]

@@ -161,7 +161,9 @@ class ModelRegistry:
                 message = f"{spec.name} alone takes {spec.weights:,} bytes; allow as many"
                 raise ConfigError("memory", message)
         self.loaded: dict[str, Loaded] = {}
-        self._limits, self._deliver, self._memory, self._idle = limits, deliver, memory, idle
+        self.memory = memory
+        """Memory budget in bytes."""
+        self._limits, self._deliver, self._idle = limits, deliver, idle
         self._load_options = dict(load_options or {})
         self._loading: dict[str, asyncio.Task[Loaded]] = {}
         self._load_lock = asyncio.Lock()
@@ -246,9 +248,9 @@ class ModelRegistry:
 
     async def _make_room(self, spec: Spec) -> None:
         """Unload the least recently used models until another fits."""
-        while self._memory is not None:
+        while self.memory is not None:
             used = sum(loaded.spec.weights for loaded in self.loaded.values())
-            if used + spec.weights <= self._memory:
+            if used + spec.weights <= self.memory:
                 return
             unused = self._unused()
             if not unused:

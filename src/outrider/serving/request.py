@@ -85,13 +85,14 @@ class RequestHandle:
     """An admitted request and its progress.
 
     Texts are divided into pieces (sentences), which finish in any order. The event loop owns the
-    handle; the engine thread reads what to decode and sets `begun` and `cancelled`.
+    handle; the engine thread reads what to decode and sets `begun`, `queued` and `cancelled`.
     """
 
     def __init__(
         self,
         works: Sequence[Work],
         *,
+        size: tuple[int, int] | None = None,
         priority: Priority = Priority.normal,
         streams: bool = False,
         seconds: float = 60.0,
@@ -102,13 +103,14 @@ class RequestHandle:
 
         Args:
             works: Texts, divided into pieces.
+            size: Tokens of all pieces, and of one, if more are added later; None to count them.
             priority: Share of decoding time.
             streams: Whether every token is published, or finished pieces only.
             seconds: Time limit.
             expires: End of the time limit by the clock of the event loop.
             on_piece: Called on the event loop when a piece is finished.
         """
-        self.works = works
+        self.works = list(works)
         self.priority, self.streams = priority, streams
         self._seconds, self._expires, self._on_piece = seconds, expires, on_piece
         self.places: list[tuple[int, int]] = []
@@ -121,15 +123,30 @@ class RequestHandle:
             self._hypotheses.append([None] * len(work.requests))
         self.begun = 0
         """Pieces that left the queue."""
+        self.queued = False
+        """Whether it is in the queue."""
         self.left = len(self.requests)
         """Pieces without a result."""
         self.cancelled = False
-        self.tokens = sum(request.needs[1] for request in self.requests)
-        self.mean_tokens = self.tokens // max(1, len(self.requests))
-        """Mean tokens per piece."""
+        tokens = sum(request.needs[1] for request in self.requests)
+        self.tokens, self.mean_tokens = size or (tokens, tokens // max(1, len(self.requests)))
+        """Tokens of all pieces, and the mean of a piece."""
         self.written = 0
         """Tokens of all finished pieces."""
         self._events: asyncio.Queue[tuple[int, Update] | Exception] = asyncio.Queue()
+
+    def add(self, text: int, work: Work) -> None:
+        """Add the pieces of a text that had none."""
+        self.works[text] = work
+        self.places += [(text, piece) for piece in range(len(work.requests))]
+        self._hypotheses[text] = [None] * len(work.requests)
+        self.left += len(work.requests)
+        self.requests += work.requests  # the engine thread reads them from here on
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `next` returns immediately."""
+        return not self._events.empty()
 
     async def next(self) -> tuple[int, Update]:
         """Wait for the next update and return it with the number of its piece."""
@@ -154,6 +171,13 @@ class RequestHandle:
         if not isinstance(event, Exception) and event[1].hypotheses is not None:
             self._on_piece(self, event[0])
         self._events.put_nowait(event)
+
+    def piece_text(self, number: int) -> str:
+        """Return the best text of a finished piece."""
+        text, piece = self.places[number]
+        hypotheses = self._hypotheses[text][piece]
+        assert hypotheses is not None
+        return self.works[text].join([hypotheses])[0].text
 
     def beginning(self, text: int) -> tuple[int, list[Result]]:
         """Return the number of finished pieces at the beginning of a text, and their results."""
@@ -184,6 +208,12 @@ class UnauthorisedError(RefusalError):
     """The API key is missing or wrong."""
 
     status, kind = 401, "authentication_error"
+
+
+class ForbiddenError(RefusalError):
+    """The server does not offer this."""
+
+    status = 403
 
 
 class UnknownError(RefusalError):

@@ -31,7 +31,10 @@ class FairQueue:
         return self.peek() is not None
 
     def add(self, request: RequestHandle) -> None:
-        """Append a request to the queue of its priority."""
+        """Append a request with pieces that have not begun to the queue of its priority."""
+        if request.queued or request.begun == len(request.requests):
+            return
+        request.queued = True
         queue = self._queues[request.priority]
         if not queue:
             self._clock[request.priority] = max(self._clock[request.priority], self._now)
@@ -54,7 +57,8 @@ class FairQueue:
         queue, piece = self._queues[request.priority], request.begun
         queue.popleft()
         request.begun += 1
-        if request.begun < len(request.requests):
+        request.queued = request.begun < len(request.requests)
+        if request.queued:
             queue.append(request)
         self._now = self._clock[request.priority]
         self._clock[request.priority] += request.requests[piece].needs[1] / request.priority
@@ -120,7 +124,7 @@ class EngineThread:
         return self._session.running
 
     def submit(self, request: RequestHandle) -> None:
-        """Queue a request."""
+        """Queue a request, or the new pieces of a request."""
         with self._wake:
             if self._closing:
                 raise BusyError("the model is being unloaded; try again", retry_after=1)

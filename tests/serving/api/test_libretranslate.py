@@ -115,7 +115,7 @@ def test_settings_of_its_page(url) -> None:
     assert told["charLimit"] == 20_000
     assert told["keyRequired"] is False
     assert told["language"]["source"] == {"code": "en", "name": "English"}
-    assert told["language"]["target"] == {"code": "de", "name": "de"}
+    assert told["language"]["target"] == {"code": "de", "name": "German"}
 
 
 @pytest.mark.parametrize("text", ["", " \n", "\0"])

@@ -80,6 +80,7 @@ class ErrorObject(BaseModel):
 STATUSES = {
     400: "The request cannot be read.",
     401: "The API key is missing or unknown.",
+    403: "The server does not offer this.",
     404: "The model, language or path does not exist.",
     408: "The request took too long to arrive.",
     413: "The request is too large.",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.serving.api.html import read_page
+from outrider.serving.html import read_page
 
 
 def shout(text: str) -> str:

@@ -1,0 +1,212 @@
+"""Routes through a pivot: every text equals two translations of the library in sequence."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import outrider
+from outrider.runtime import Translator
+from outrider.serving.engine import Engine
+from outrider.serving.limits import Limits
+from outrider.serving.registry import read_spec
+from outrider.serving.request import LateError, UnknownError
+from outrider.serving.translation import TranslationService
+from outrider.text.sentences import join, split_sentences
+from tests.helpers import drafted
+from tests.helpers.same_text import WORDS
+
+DOCUMENT = "a small dog runs. two men play!\n\nwhere is the station?  it is late. we go home!"
+
+
+@pytest.fixture(scope="session")
+def onward(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A second model with other weights, without a drafter."""
+    folder = tmp_path_factory.mktemp("serving") / "onward"
+    return drafted.save_translator(folder, drafter=False, seed=7)
+
+
+@pytest.fixture(scope="session")
+def second(onward: Path) -> Translator:
+    loaded = outrider.load(onward)
+    assert isinstance(loaded, Translator)
+    return loaded
+
+
+def in_sequence(
+    first: Translator, second: Translator, text: str, *, split: bool = True, **options: Any
+) -> list[str]:
+    """Translate sentence by sentence with one model and then the other, best first."""
+    parts: list[str] = []
+    gaps: list[str] = []
+    for part in split_sentences(text) if split else text.splitlines(keepends=True):
+        if part.strip():
+            parts.append(part.strip())
+            gaps.append("")
+        if gaps:
+            gaps[-1] += part[len(part.rstrip()) :]
+    middle = first.translate(parts, split=False)
+    ranked = []
+    for sentence in middle:
+        (results,) = second.results(sentence, split=False, **options)
+        ranked.append([one.text for one in results])
+    most = max(map(len, ranked), default=1)
+    return [join([one[min(k, len(one) - 1)] for one in ranked], gaps) for k in range(most)]
+
+
+async def _served(models: Sequence[str], limits: Limits | None = None, **given: Any) -> Any:
+    engine = Engine([read_spec(model) for model in models], limits, **given)
+    await engine.start(load=False)
+    return engine, TranslationService(engine)
+
+
+def ask(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    return httpx.post(f"{url}/translate", json=body, timeout=120).json()
+
+
+def pair(code: str, folder: Path) -> str:
+    return f"{code}={folder}"
+
+
+def test_a_pivot_equals_two_translations_in_sequence(serve, translator, onward, offline, second):
+    url = serve(pair("de-en", translator), pair("en-pt", onward))
+    body = {"source": "de", "target": "pt"}
+    for text in (DOCUMENT, "", " \n "):
+        answer = ask(url, body | {"q": text})
+        assert answer == {"translatedText": in_sequence(offline, second, text)[0]}
+    many = ["two men", "", "play! a dog."]
+    answer = ask(url, body | {"q": many})
+    assert answer["translatedText"] == [in_sequence(offline, second, text)[0] for text in many]
+    answer = ask(url, body | {"q": DOCUMENT, "split": False})
+    assert answer["translatedText"] == in_sequence(offline, second, DOCUMENT, split=False)[0]
+
+
+def test_alternatives_and_samples_come_from_the_last_model(
+    serve, translator, onward, offline, second
+):
+    url = serve(pair("de-en", translator), pair("en-pt", onward))
+    text = "two men. play!"
+    body = {"q": text, "source": "de", "target": "pt"}
+    answer = ask(url, body | {"alternatives": 2})
+    best, *others = in_sequence(offline, second, text, beams=4, n_best=3)
+    assert answer == {"translatedText": best, "alternatives": others}
+    sampled = {"temperature": 0.8, "seed": 5}
+    answer = ask(url, body | {"options": sampled})
+    assert answer == {"translatedText": in_sequence(offline, second, text, **sampled)[0]}
+
+
+def test_html_through_a_pivot_keeps_its_tags(serve, translator, onward, offline, second):
+    url = serve(pair("de-en", translator), pair("en-pt", onward))
+    body = {"source": "de", "target": "pt", "format": "html"}
+    page = "<p>two men <b>play</b></p>"
+    answer = ask(url, body | {"q": page})["translatedText"]
+    two, play = (
+        in_sequence(offline, second, text)[0].replace("&", "&amp;") for text in ("two men", "play")
+    )
+    assert answer == f"<p>{two} <b>{play}</b></p>"
+
+
+def test_pivoted_targets_are_listed(serve, translator, onward):
+    url = serve(pair("de-en", translator), pair("en-pt_BR", onward), load=False)
+    assert httpx.get(f"{url}/languages").json() == [
+        {"code": "de", "name": "German", "targets": ["en", "pt-BR"], "pivots": {"pt-BR": "en"}},
+        {"code": "en", "name": "English", "targets": ["pt-BR"]},
+    ]
+
+
+def test_mixed_requests_under_load(translator, onward, offline, second):
+    dice, short = random.Random(3), {"max_new_tokens": 8}
+
+    def text() -> str:
+        sentences = [dice.choices(WORDS, k=dice.randint(1, 7)) for _ in range(dice.choice([1, 9]))]
+        return " ".join(f"{' '.join(words)}." for words in sentences)
+
+    wanted = [("de", "pt"), ("de", "pt"), ("de", "en"), ("en", "pt")]
+    asked = [(*dice.choice(wanted), text(), dice.random() < 0.15) for _ in range(48)]
+
+    async def answers() -> list[str | None]:
+        engine, service = await _served([pair("de-en", translator), pair("en-pt", onward)])
+
+        async def one(source: str, target: str, text: str, quits: bool) -> str | None:
+            work = asyncio.create_task(service.translate([text], source, target, options=short))
+            if quits:
+                await asyncio.sleep(dice.uniform(0, 0.05))
+                work.cancel()
+            await asyncio.wait([work])
+            return None if work.cancelled() else work.result().texts[0][0]
+
+        found = await asyncio.gather(*(one(*each) for each in asked))
+        loaded = engine.registry.loaded.values()
+        assert [each.admission.tokens for each in loaded] == [0, 0], "all reservations are released"
+        assert not any(map(len, (each.admission for each in loaded)))
+        await engine.close()
+        return found
+
+    for (source, target, text_, quits), answer in zip(asked, asyncio.run(answers()), strict=True):
+        if answer is None:
+            assert quits
+            continue
+        if (source, target) == ("de", "pt"):
+            assert answer == in_sequence(offline, second, text_, **short)[0]
+        else:
+            assert answer == (offline if target == "en" else second).translate(text_, **short)
+
+
+def test_a_sentence_enters_the_second_model_before_the_request_leaves_the_first(translator, onward):
+    async def ends() -> tuple[int, int]:
+        limits = Limits(rows=2)
+        engine, service = await _served(
+            [pair("de-en", translator), pair("en-pt", onward)], limits, load_options={}
+        )
+        work = asyncio.create_task(
+            service.translate(["a dog. " * 40], "de", "pt", options={"max_new_tokens": 5})
+        )
+        while len(engine.registry.loaded) < 2:
+            await asyncio.sleep(0.001)
+        first, last = (engine.registry.loaded[name].thread for name in ("de-en", "en-pt"))
+        while not last.pieces:
+            await asyncio.sleep(0.001)
+        early = first.pieces
+        await work
+        found = early, first.pieces
+        await engine.close()
+        return found
+
+    early, whole = asyncio.run(ends())
+    assert early < whole == 40
+
+
+def test_one_deadline_covers_both_models(translator, onward):
+    async def late() -> None:
+        engine, service = await _served([pair("de-en", translator), pair("en-pt", onward)])
+        await service.translate(["a dog"], "de", "pt")
+        with pytest.raises(LateError):
+            await service.translate(["a dog runs. " * 500], "de", "pt", seconds=0.05)
+        assert [each.admission.tokens for each in engine.registry.loaded.values()] == [0, 0]
+        await engine.close()
+
+    asyncio.run(late())
+
+
+def test_routes_need_memory_for_both_models(translator, onward):
+    specs = [read_spec(pair("de-en", translator)), read_spec(pair("en-pt", onward))]
+    both = sum(spec.weights for spec in specs)
+
+    async def targets(memory: int) -> tuple[str, ...]:
+        engine, service = await _served(
+            [pair("de-en", translator), pair("en-pt", onward)], memory=memory
+        )
+        try:
+            if memory < both:
+                with pytest.raises(UnknownError, match="cannot translate from 'de' to 'pt'"):
+                    await service.translate(["a"], "de", "pt")
+            return service.languages[0].targets
+        finally:
+            await engine.close()
+
+    assert asyncio.run(targets(both)) == ("en", "pt")
+    assert asyncio.run(targets(both - 1)) == ("en",)
