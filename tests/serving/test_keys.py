@@ -49,7 +49,7 @@ def bearer(key: str) -> dict[str, str]:
 def test_no_route_reaches_a_model_without_a_key(locked, monkeypatch) -> None:
     url, _, _ = locked
     reached = []
-    monkeypatch.setattr(Engine, "_admit", lambda *given, **named: reached.append(given))
+    monkeypatch.setattr(Engine, "admit", lambda *given, **named: reached.append(given))
     with httpx.Client(base_url=url) as client:
         paths = client.get("/openapi.json").json()["paths"]
         tried = 0

@@ -219,13 +219,13 @@ def test_one_deadline_covers_both_modes(serve, translator, monkeypatch) -> None:
 
 
 def test_every_run_begins_when_the_request_began(url, monkeypatch) -> None:
-    began, admit = [], Engine._admit
+    began, admit = [], Engine.admit
 
     def noted(self: Engine, request: TextRequest, **given: Any) -> Any:
         began.append(request.began)
         return admit(self, request, **given)
 
-    monkeypatch.setattr(Engine, "_admit", noted)
+    monkeypatch.setattr(Engine, "admit", noted)
     names = [name for name, _ in events(url, text="two men")]
     assert names.count("done") == 2
     assert len(began) >= 2
