@@ -60,7 +60,9 @@ EXTRAS = {
     "rouge_score": ("rouge-score", "rouge"),
     "fsspec": ("fsspec", "stores"),
     "prometheus_client": ("prometheus-client", "serve"),
-    **{name: (name, "serve") for name in ("fastapi", "starlette", "uvicorn", "jinja2")},
+    **{
+        name: (name, "serve") for name in ("fastapi", "starlette", "uvicorn", "jinja2", "zstandard")
+    },
 }
 """Optional modules: the name of their package, and the extra that installs it."""
 

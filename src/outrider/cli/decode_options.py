@@ -19,6 +19,13 @@ Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
 Model = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)]
 
+Index = Annotated[
+    str | None,
+    typer.Option(help="URL or folder of the list of models, instead of the public lists."),
+]
+Small = Annotated[bool, typer.Option("--small", help="Prefer the smallest model of a pair.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Never download a model.")]
+
 
 def placement(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",

