@@ -142,6 +142,11 @@ def test_a_folder_with_a_shortlist(tmp_path: Path) -> None:
         assert set(found[0].tokens) <= set(expected.listed(source))
     with pytest.raises(ConfigError, match="is for backend native"):
         load(tmp_path, shortlist=True, backend="torch")
+    for given, limited in ((None, True), (False, False)):
+        backend = load(tmp_path, shortlist=given, backend="native").backend
+        assert isinstance(backend, NativeBackend)
+        assert (backend.shortlist is not None) is limited
+    load(tmp_path, backend="torch")
 
 
 def test_listed_words_are_the_frequent_those_of_the_source_and_the_source() -> None:

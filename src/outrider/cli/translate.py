@@ -70,9 +70,9 @@ def translate(
     ] = False,
     batch_tokens: BatchTokens = None,
     shortlist: Annotated[
-        bool,
-        typer.Option("--shortlist", help="Score only the tokens of lex.*.bin, as Firefox does."),
-    ] = False,
+        bool | None,
+        typer.Option(help="Score only the tokens of lex.*.bin; by default if it is there."),
+    ] = None,
     stats: Stats = False,
     shards: Annotated[
         str | None,
@@ -108,7 +108,7 @@ def translate(
         languages = languages if model == given else {}
     if shards is not None:
         place |= {key: value for key, value in languages.items() if value is not None}
-        place |= {"shortlist": True} if shortlist else {}
+        place |= {"shortlist": shortlist} if shortlist is not None else {}
         options |= {"split": False} if whole else {}
         options |= {"batch_tokens": batch_tokens} if batch_tokens is not None else {}
         _check_alone({"TEXT": text, "--in": source, "--stats": stats})
@@ -134,8 +134,8 @@ def translate(
     with ExitStack() as stack:
         lines: Iterator[str] = iter(text or ())
         total, origin = len(text) if text else None, None
-        if shortlist:
-            place["shortlist"] = True
+        if shortlist is not None:
+            place["shortlist"] = shortlist
         if source is not None and source.is_file():
             total, origin = _inspect(source, target, model, {**options, **place})
         if not text:

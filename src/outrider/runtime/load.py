@@ -7,10 +7,16 @@ from outrider.backends.native import NativeBackend
 from outrider.errors import ConfigError, ModelError
 from outrider.files import JsonFolder
 from outrider.files.hub import model_folder
-from outrider.formats.folder import read_parts
-from outrider.formats.spec import LanguageModelSpec, ModelSpec, Seq2SeqSpec
+from outrider.formats.folder import Parts, read_parts
+from outrider.formats.spec import LanguageModelSpec, Seq2SeqSpec
 from outrider.options import THREADS, check_bound
-from outrider.runtime.backend import build_backend, choose_backend, choose_device
+from outrider.runtime.backend import (
+    BackendChoice,
+    build_backend,
+    choose_backend,
+    choose_device,
+    lacking,
+)
 from outrider.runtime.options import GenerationSettings, source_languages
 from outrider.runtime.translator import Translator
 from outrider.text.prompt_template import source_frame
@@ -31,7 +37,7 @@ def load(
     dtype: str | None = None,
     backend: str | None = None,
     threads: int | None = None,
-    shortlist: bool = False,
+    shortlist: bool | None = None,
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> "Translator | Generator":
@@ -49,7 +55,8 @@ def load(
             and no other dtype is given. `OUTRIDER_BACKEND` changes the default.
         threads: CPU threads of this process; None leaves them unchanged.
         shortlist: Limit target tokens by the lexical shortlist of a Bergamot folder (`lex.*.bin`),
-            as Firefox does: faster, and a few texts differ.
+            as Firefox does: faster, and a few texts differ. By default the native core uses it if
+            the folder has one; False scores every token.
         source_language: Source language of a multilingual model, by its own name (`eng_Latn`,
             `en_XX`).
         target_language: Target language; `Translator.between` changes both.
@@ -71,7 +78,7 @@ def load(
         parts,
         threads=threads,
         ends=settings.ends,
-        shortlist=_read_shortlist(folder, config) if shortlist else None,
+        shortlist=_read_shortlist(parts) if _is_limited(shortlist, choice, parts) else None,
     )
     defaults = settings.defaults(built)
     settings.warn_unapplied()
@@ -103,9 +110,24 @@ def load(
     )
 
 
-def _read_shortlist(folder: Path, config: ModelSpec) -> "Shortlist":
+def _is_limited(wanted: bool | None, choice: BackendChoice, parts: Parts) -> bool:
+    """Whether a shortlist limits the target tokens; by default one that a Bergamot folder has."""
+    if wanted is not None:
+        return wanted
+    weights = parts.model.files[0]
+    return (
+        weights.match("model.*.bin")
+        and choice.native
+        and parts.ctc is None
+        and any(weights.parent.glob("lex.*.bin"))
+        and (choice.required or lacking(parts) is None)
+    )
+
+
+def _read_shortlist(parts: Parts) -> "Shortlist":
     from outrider.formats.readers import bergamot
 
+    folder, config = parts.model.folder, parts.model.config
     (path,) = bergamot.find_files(folder, "lex.*.bin")
     if path is None or not isinstance(config, Seq2SeqSpec):
         raise ConfigError("shortlist", f"{folder} holds no lex.*.bin; leave shortlist out")
