@@ -73,12 +73,14 @@ def load(
             f"the model only {config.vocab_size}; they do not belong together"
         )
     settings = GenerationSettings(files)
+    if shortlist is None and parts.model.files[0].match("model.*.bin"):
+        shortlist = _has_shortlist(choice, parts)
     built = build_backend(
         choice,
         parts,
         threads=threads,
         ends=settings.ends,
-        shortlist=_read_shortlist(parts) if _is_limited(shortlist, choice, parts) else None,
+        shortlist=_read_shortlist(parts) if shortlist else None,
     )
     defaults = settings.defaults(built)
     settings.warn_unapplied()
@@ -110,16 +112,12 @@ def load(
     )
 
 
-def _is_limited(wanted: bool | None, choice: BackendChoice, parts: Parts) -> bool:
-    """Whether a shortlist limits the target tokens; by default one that a Bergamot folder has."""
-    if wanted is not None:
-        return wanted
-    weights = parts.model.files[0]
+def _has_shortlist(choice: BackendChoice, parts: Parts) -> bool:
+    """Whether a Bergamot folder has a shortlist that its backend can use."""
     return (
-        weights.match("model.*.bin")
-        and choice.native
+        choice.native
         and parts.ctc is None
-        and any(weights.parent.glob("lex.*.bin"))
+        and any(parts.model.folder.glob("lex.*.bin"))
         and (choice.required or lacking(parts) is None)
     )
 
