@@ -23,7 +23,6 @@ from urllib.request import (
     Request,
 )
 
-from outrider import __version__
 from outrider.errors import ModelError, OutriderError, ResourceError
 
 REDIRECTS = 5
@@ -82,7 +81,7 @@ class Web:
 
     def _open(self, url: str, headers: Mapping[str, str]) -> Any:
         parts, named = self._check(url)
-        request = Request(url, headers={"User-Agent": f"outrider/{__version__}", **headers})  # noqa: S310 (the scheme is checked)
+        request = Request(url, headers={"User-Agent": "outrider", **headers})  # noqa: S310 (the scheme is checked)
         try:
             return _opener(parts.netloc, named).open(request, timeout=SECONDS)
         except HTTPError as error:
