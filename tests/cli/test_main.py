@@ -66,9 +66,11 @@ def raising(error: BaseException) -> Callable[[], None]:
     return act
 
 
-def outrider(*arguments: str, stdout: Any) -> subprocess.CompletedProcess[str]:
+def outrider(
+    *arguments: str, stdout: Any, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-c", "from outrider.cli.main import main; main()", *arguments]
-    return subprocess.run(line, text=True, stdout=stdout, stderr=subprocess.PIPE)
+    return subprocess.run(line, text=True, stdout=stdout, stderr=subprocess.PIPE, env=env)
 
 
 PRINT = """
@@ -113,6 +115,13 @@ def test_help_names_every_command_and_colours_only_terminals() -> None:
     for words in COMMANDS:
         assert f" {words[0]} " in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_help_fills_its_lines() -> None:
+    done = outrider(
+        "translate", "--help", stdout=subprocess.PIPE, env=os.environ | {"COLUMNS": "80"}
+    )
+    assert " an old file unchanged, and with" in done.stdout
 
 
 def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ and plain integers.
 """
 
 import gc
+import inspect
 import os
 import re
 import sys
@@ -172,7 +173,9 @@ def _add(app: typer.Typer, table: CommandTable, wanted: str | None) -> None:
             first, _, second = line.partition(" ")
             module, _, function = place.partition(":")
             command = getattr(import_module(f"{table.package}.{module}"), function)
-            groups.get(first, app).command(second or first)(command)
+            paragraphs = inspect.cleandoc(command.__doc__).split("\n\n")
+            text = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
+            groups.get(first, app).command(second or first, help=text)(command)
 
 
 def _lab_commands() -> CommandTable:
