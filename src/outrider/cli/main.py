@@ -173,8 +173,7 @@ def _add(app: typer.Typer, table: CommandTable, wanted: str | None) -> None:
             first, _, second = line.partition(" ")
             module, _, function = place.partition(":")
             command = getattr(import_module(f"{table.package}.{module}"), function)
-            paragraphs = inspect.cleandoc(command.__doc__).split("\n\n")
-            text = "\n\n".join(" ".join(lines.split()) for lines in paragraphs)
+            text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.__doc__))
             groups.get(first, app).command(second or first, help=text)(command)
 
 

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outrider.files import write_text
 from outrider.show.palette import css_variables
 from outrider.show.tandem_trace import KINDS, Kind, Span, Trace
-from outrider.torch.inspect.attention_maps import AttentionMaps, Maps
+
+if TYPE_CHECKING:
+    from outrider.torch.inspect.attention_maps import AttentionMaps, Maps
 
 
 def read_asset(name: str) -> str:
@@ -125,12 +127,12 @@ def _figures(trace: Trace) -> str:
     )
 
 
-def write_attention_page(maps: AttentionMaps, path: Path) -> None:
+def write_attention_page(maps: "AttentionMaps", path: Path) -> None:
     """Write the page of a text's attention maps to a file."""
     write_text(path, attention_page(maps))
 
 
-def attention_page(maps: AttentionMaps) -> str:
+def attention_page(maps: "AttentionMaps") -> str:
     """Return the HTML page of a text's attention maps."""
     data = json.dumps({"parts": [_part(part) for part in maps.parts]}, ensure_ascii=False)
     data = data.replace("<", "\\u003c")  # no token may close the script element
@@ -151,7 +153,7 @@ def attention_page(maps: AttentionMaps) -> str:
     return html_page(f"Attention: {maps.text}", body, style="attention_page.css")
 
 
-def _part(part: Maps) -> dict[str, Any]:
+def _part(part: "Maps") -> dict[str, Any]:
     layers, heads, *_ = part.weights_LHTS.shape
     roots = (255 * part.weights_LHTS.clamp(0, 1).sqrt()).round().byte()
     return {
