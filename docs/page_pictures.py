@@ -1,6 +1,7 @@
-"""Draw the pictures of the page anew, with the demo and a Chromium: `python docs/page_pictures.py`.
+"""Draw the pictures of the pages with the demo models and a Chromium.
 
-They show what the machine's own fonts look like, and what was measured while they were drawn.
+`python docs/page_pictures.py` writes them, with the fonts of the machine and the times measured
+while they are drawn.
 """
 
 import sys
@@ -8,58 +9,91 @@ from pathlib import Path
 
 from PIL import Image
 
-from outrider.serving.engine import Engine
-from outrider.serving.registry import read_spec
-
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
 
-from tests.helpers.browser import Browser, find  # noqa: E402  (what the tests use)
+from outrider.serving.engine import Engine  # noqa: E402
+from outrider.serving.registry import read_spec  # noqa: E402
+from tests.helpers.browser import Browser, find  # noqa: E402
 from tests.helpers.served import serving  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
-TEXT = "Do you think that she will come to the party tonight?"
-COLOURS = 128
+MODELS = {"zh-en": "zh-en", "en-de": "en-de"}
+CHINESE = (
+    "今天早上，市政府宣布将在明年春天开放新的地铁线路。乘客可以用手机购票，也可以在车站付现金。"
+)
+ENGLISH = "Do you think that she will come to the party tonight?"
+COLOURS = 256
 """Of a picture, so that it stays small."""
-SHOTS = {
-    "page-desk": (1180, False, "en", "Party"),
-    "page-dark": (1180, True, "zh", "kommen"),
-    "page-phone": (390, False, "en", "kommen"),
+PAGES = {
+    "page-desk": (1180, False, "en", True),
+    "page-dark": (1180, True, "zh", True),
+    "page-phone": (390, False, "en", False),
 }
-"""Width, light or dark, language, and the word that is looked at."""
+"""Width, whether it is dark, language, and whether alternatives are shown."""
 
 
 def main() -> None:
-    """Serve the demo on a free port, watch one sentence, and take pictures."""
+    """Serve the demo models on a free port and take the pictures."""
     program = find()
     if program is None:
         sys.exit("no Chromium here: apt install chromium")
-    engine = Engine(
-        [read_spec(f"en-de={ROOT / 'demo' / 'en-de'}")], load_options={"backend": "native"}
-    )
+    specs = [read_spec(f"{pair}={ROOT / 'demo' / name}") for pair, name in MODELS.items()]
+    engine = Engine(specs, load_options={"backend": "native"})
     with serving(engine) as address, Browser(program) as browser:
-        for name, shot in SHOTS.items():
-            _take(browser, address, IMAGES / f"{name}.png", *shot)
+        for name, page in PAGES.items():
+            _translate(browser, address, *page)
+            _save(browser, IMAGES / f"{name}.png")
+        _race(browser, address)
+        _save(browser, IMAGES / "page-race.png")
 
 
-def _take(
-    browser: Browser, address: str, path: Path, width: int, dark: bool, language: str, word: str
-) -> None:
-    browser.look(width, 844, dark=dark, still=True)
+def _open(browser: Browser, address: str, width: int, dark: bool, language: str) -> None:
+    browser.look(width, 760, dark=dark, still=True)
     browser.open(address)
     browser.evaluate(f"localStorage.setItem('outrider.language', '{language}')")
     browser.open(address)
-    browser.wait("document.querySelector('#model').value")
-    browser.evaluate("document.querySelector('#text').select()")
-    browser.type(TEXT)
+
+
+def _translate(
+    browser: Browser, address: str, width: int, dark: bool, language: str, alternatives: bool
+) -> None:
+    _open(browser, address, width, dark, language)
+    browser.wait("document.querySelector('#target').options.length")
+    browser.evaluate(
+        "const target = document.querySelector('#target'); target.value = 'en';"
+        "target.dispatchEvent(new Event('change')); document.querySelector('#text').focus()"
+    )
+    browser.type(CHINESE)
+    browser.wait(
+        "document.querySelector('#translation').value && !document.querySelector('.stale')"
+    )
+    opened = f"document.querySelector('#alternatives[aria-expanded={str(alternatives).lower()}]')"
+    browser.evaluate(f"{opened} || document.querySelector('#alternatives').click()")
+    if alternatives:
+        browser.wait("document.querySelector('#variants button')")
+    browser.evaluate("document.activeElement.blur()")
+
+
+def _race(browser: Browser, address: str) -> None:
+    _open(browser, f"{address}/race", 1180, dark=False, language="en")
+    browser.wait("document.querySelector('#model').options.length")
+    browser.evaluate(
+        "const model = document.querySelector('#model'); model.value = 'en-de';"
+        "model.dispatchEvent(new Event('change')); document.querySelector('#text').select()"
+    )
+    browser.type(ENGLISH)
     browser.evaluate("document.querySelector('#go').click()")
     browser.wait("document.querySelector('#race').dataset.verdict")
     browser.evaluate(
         "[...document.querySelectorAll('#tandem .text .token')]"
-        f".find((one) => one.textContent === '{word}').id = 'chosen'"
+        ".find((one) => one.textContent === 'Party').id = 'chosen'"
     )
     browser.evaluate("document.activeElement.blur()")
     browser.point("#chosen")
+
+
+def _save(browser: Browser, path: Path) -> None:
     browser.picture(path)
     image = Image.open(path).convert("RGB")
     image.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)

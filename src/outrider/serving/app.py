@@ -1,4 +1,4 @@
-"""The HTTP app: the APIs, the page at `/`, and the probes `/health` and `/ready`."""
+"""The HTTP app: the APIs, the pages `/` and `/race`, and the probes `/health` and `/ready`."""
 
 import gzip
 import hashlib
@@ -42,7 +42,7 @@ HEADERS: Final = {
 
 
 class _File(NamedTuple):
-    """A file of the page."""
+    """A file of the pages."""
 
     data: bytes
     compressed: bytes
@@ -75,13 +75,19 @@ def _file_response(request: Request, name: str) -> Response:
 
 @router.get("/", include_in_schema=False)
 async def page(request: Request) -> Response:
-    """Return the page."""
+    """Return the translator."""
     return _file_response(request, "index.html")
+
+
+@router.get("/race", include_in_schema=False)
+async def race(request: Request) -> Response:
+    """Return the drafting race."""
+    return _file_response(request, "race.html")
 
 
 @router.get("/page/{name}", include_in_schema=False)
 async def page_file(request: Request, name: str) -> Response:
-    """Return a file of the page."""
+    """Return a file of the pages."""
     return _file_response(request, name)
 
 

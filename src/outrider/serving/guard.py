@@ -26,7 +26,7 @@ DISCARDED = 64 << 20
 
 
 OPEN = (
-    *("/", "/health", "/ready", "/metrics", "/languages", "/frontend/settings"),
+    *("/", "/race", "/health", "/ready", "/metrics", "/languages", "/frontend/settings"),
     "/openapi.json",
 )
 """Paths that need no key: they use no model and return public data only."""

@@ -1,6 +1,7 @@
 """`/watch` over a real socket: every round of both modes, and what they come to."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -262,11 +263,16 @@ def test_a_disconnected_viewer_is_cancelled(serve, translator, monkeypatch) -> N
         assert figures[0] == figures[1], "nothing is decoded any more"
 
 
-def test_files_of_the_page(url) -> None:
-    page = httpx.get(f"{url}/")
-    assert page.status_code == 200
-    assert "default-src 'self'" in page.headers["content-security-policy"]
-    for name in ("page.css", "main.js", "words.js", "logo.svg"):
+def test_files_of_the_pages(url) -> None:
+    for path in ("/", "/race"):
+        page = httpx.get(f"{url}{path}")
+        assert page.status_code == 200
+        assert "default-src 'self'" in page.headers["content-security-policy"]
+        names = set(re.findall(r'(?:src|href)="page/([^"]+)"', page.text))
+        assert {"page.css", "theme.js", "words.js"} < names
+        assert all((PAGE / name).is_file() for name in names)
+        assert not re.search(r"<script>|<style|style=|://", page.text)
+    for name in ("page.css", "translate.js", "words.js", "logo.svg"):
         part = httpx.get(f"{url}/page/{name}")
         assert part.status_code == 200
         whole = httpx.get(f"{url}/page/{name}", headers={"Accept-Encoding": "identity"})

@@ -1,4 +1,4 @@
-"""API of the page at `/`: tandem and token-by-token decoding of a text, round by round.
+"""API of the page `/race`: tandem and token-by-token decoding of a text, round by round.
 
     POST /watch    {"model": "en-de", "text": "Where is it?", "gamma": 0.2, "draft_tokens": 4}
 

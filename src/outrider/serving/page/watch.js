@@ -1,24 +1,13 @@
-// The page: sends a text, shows both modes of decoding, and inspects their tokens.
+// The drafting race: sends a text, shows both modes of decoding, and inspects their tokens.
 
-import { models, watch } from "./events.js";
+import { hasKey, models, useKey } from "./client.js";
+import { watch } from "./events.js";
+import { recall, remember, startHeader } from "./header.js";
 import { Race } from "./race.js";
 import { KINDS, describe, heaviest, makeListbox, makeToken, markOthers, nameListbox, shade } from "./tokens.js";
-import { EXAMPLES, language, number, say, speak, time } from "./words.js";
+import { EXAMPLES, language, number, say, time } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
-const remember = (key, value) => {
-  try {
-    localStorage.setItem(`outrider.${key}`, value);
-  } catch { /* a browser that keeps nothing */ }
-};
-const recall = (key) => {
-  try {
-    return localStorage.getItem(`outrider.${key}`);
-  } catch {
-    return null;
-  }
-};
-
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 let race = null; // what is shown
 let answer = null; // the events of the server
@@ -55,7 +44,7 @@ async function ask() {
     $("race").scrollIntoView({ block: "start", behavior: still.matches ? "auto" : "smooth" });
   }
   try {
-    for await (const { name, data } of watch(asked, { key: $("key").value, signal: mine.signal })) {
+    for await (const { name, data } of watch(asked, mine.signal)) {
       hear(name, data, now);
     }
     if (!answer.done.ar) throw new Error(say("failed"));
@@ -67,7 +56,7 @@ async function ask() {
     if (wrong.status === 401 || wrong.status === 403) {
       $("key-field").hidden = false;
       $("key").focus();
-      complain(say("needsKey"));
+      complain(say(hasKey() ? "wrongKey" : "needsKey"));
     } else {
       complain(wrong instanceof TypeError ? say("failed") : wrong.message);
     }
@@ -250,11 +239,9 @@ function showValues() {
   }
 }
 
-function chooseLanguage(name) {
-  speak(name);
-  $("language").textContent = say("otherLanguage");
-  $("language").lang = language() === "zh" ? "en" : "zh";
-  $("language").setAttribute("aria-label", say("otherLanguage"));
+/** Write the parts again that depend on the language of the interface. */
+function rewrite() {
+  document.title = `Outrider: ${say("drafting")}`;
   $("text").placeholder = say("placeholder");
   showValues();
   if (answer?.start) begin(answer.start);
@@ -264,10 +251,6 @@ function chooseLanguage(name) {
     finish();
   }
   refreshAgain();
-}
-
-function chooseTheme(name) {
-  if (name) document.documentElement.dataset.theme = name;
 }
 
 let known = []; // the models of the server
@@ -290,7 +273,7 @@ function chooseModel() {
 
 async function listModels() {
   try {
-    known = await models($("key").value);
+    known = await models();
     const names = known.map((model) => model.name);
     $("model").replaceChildren(...names.map((name) => new Option(name, name)));
     $("model").value = names.includes(recall("model")) ? recall("model") : (names[0] ?? "");
@@ -326,7 +309,10 @@ $("model").addEventListener("change", () => {
 for (const side of ["source", "target"]) {
   $(`${side}-language`).addEventListener("change", askAgainSoon);
 }
-$("key").addEventListener("change", listModels);
+$("key").addEventListener("change", () => {
+  useKey($("key").value);
+  listModels();
+});
 for (const radio of document.querySelectorAll("[name=pace]")) {
   radio.addEventListener("change", () => {
     if (!race?.complete) return;
@@ -345,21 +331,10 @@ $("again").addEventListener("click", () => {
   }
   refreshAgain();
 });
-$("language").addEventListener("click", () => {
-  remember("language", language() === "en" ? "zh" : "en");
-  chooseLanguage(recall("language") ?? (language() === "en" ? "zh" : "en"));
-});
-$("theme").addEventListener("click", () => {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const shown = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
-  remember("theme", shown === "dark" ? "light" : "dark");
-  chooseTheme(shown === "dark" ? "light" : "dark");
-});
 for (const part of document.querySelectorAll(".lane details")) {
   part.open = matchMedia("(min-width: 46rem)").matches; // closed on a phone, where both texts are first
 }
 for (const box of document.querySelectorAll(".tokens")) makeListbox(box, look);
 
-chooseTheme(recall("theme"));
-chooseLanguage(recall("language") ?? (navigator.language.startsWith("zh") ? "zh" : "en"));
+startHeader(rewrite);
 listModels();
