@@ -352,7 +352,7 @@ def test_chinese_dark_and_remembered(browser, address) -> None:
     browser.point("#language", click=True)
     assert browser.evaluate("document.documentElement.lang") == "zh-Hans"
     options = "[...document.querySelectorAll('option')].map((one) => one.textContent).join(' ')"
-    assert browser.evaluate(options) == "检测语言 德语 英语 中文 英语"
+    assert browser.evaluate(options) == "检测语言 德语 英语 中文 德语 英语"
     ground = "getComputedStyle(document.body).backgroundColor"
     light = browser.evaluate(ground)
     browser.point("#theme", click=True)
