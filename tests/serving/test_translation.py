@@ -49,7 +49,8 @@ def in_sequence(
             gaps.append("")
         if gaps:
             gaps[-1] += part[len(part.rstrip()) :]
-    middle = first.translate(parts, split=False)
+    limits = {key: options[key] for key in options if key == "max_new_tokens"}
+    middle = first.translate(parts, split=False, **limits)
     ranked = []
     for sentence in middle:
         (results,) = second.results(sentence, split=False, **options)
