@@ -10,6 +10,7 @@ import pytest
 import outrider
 from outrider.runtime import Translator
 from outrider.serving.engine import Engine
+from outrider.serving.keys import Keyring, add_key
 from outrider.serving.limits import Limits
 from outrider.serving.registry import read_spec
 from tests.helpers import drafted
@@ -58,3 +59,14 @@ def serve() -> Iterator[Serve]:
             return stack.enter_context(serving(engine, **app))
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def locked_with_key(
+    translator: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, str]]:
+    """Address and key of a server that needs one."""
+    path = tmp_path_factory.mktemp("keys") / "keys.json"
+    key = add_key(path, "alice", rate=None, priority="normal")
+    with serving(Engine([read_spec(f"en-de={translator}")]), keyring=Keyring(path)) as url:
+        yield url, key

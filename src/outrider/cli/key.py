@@ -19,7 +19,7 @@ def key(
 ) -> None:
     """Create an API key for `outrider serve --keys FILE` and print it once.
 
-    The file stores only its hash. A running server reloads the file when it changes.
+    The file, a SQLite database, stores only its hash. A running server notices changes.
     """
     from outrider.serving.keys import add_key, remove_key
 

@@ -64,7 +64,7 @@ def serve(
     small: Small = False,
     offline: Offline = False,
 ) -> None:
-    """Serve models over HTTP with the APIs of LibreTranslate and OpenAI.
+    """Serve models over HTTP with the APIs of LibreTranslate, DeepL, Google and OpenAI.
 
     Pairs such as de-en are models by name (see outrider models); missing ones are downloaded.
     By default only this machine can connect. On SIGTERM, requests in flight finish first.

@@ -16,8 +16,19 @@ from starlette.middleware.cors import CORSMiddleware
 from outrider import __version__
 from outrider.errors import OutriderError
 from outrider.serving import log
-from outrider.serving.api import libretranslate, openai, watch
-from outrider.serving.api.responses import add_error_handlers, error_schemas
+from outrider.serving.api import (
+    deepl,
+    google,
+    immersive,
+    kiss,
+    libretranslate,
+    mtranserver,
+    openai,
+    watch,
+)
+from outrider.serving.api.errors import error_schemas
+from outrider.serving.api.responses import add_error_handlers
+from outrider.serving.docs_page import write_docs
 from outrider.serving.engine import Engine
 from outrider.serving.guard import Guard
 from outrider.serving.keys import Keyring
@@ -91,6 +102,13 @@ async def page_file(request: Request, name: str) -> Response:
     return _file_response(request, name)
 
 
+@router.get("/docs", include_in_schema=False)
+async def docs(request: Request) -> Response:
+    """Return the page of all routes."""
+    text = write_docs(request.app.openapi())
+    return Response(text, media_type=TYPES[".html"], headers=HEADERS)
+
+
 @router.get("/health")
 async def health() -> dict[str, str]:
     """Liveness probe."""
@@ -112,7 +130,10 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
 
 
 # Routes are matched in this order, so the most frequent are first.
-ROUTERS = (libretranslate.router, openai.router, watch.router, router, log.router)
+ROUTERS = (
+    *(libretranslate.router, openai.router, deepl.router, google.router, immersive.router),
+    *(kiss.router, mtranserver.router, watch.router, router, log.router),
+)
 
 
 def build_app(
@@ -143,13 +164,15 @@ def build_app(
             yield
         finally:
             await engine.close()
+            if keyring is not None:
+                keyring.close()
 
     app = FastAPI(
         title="Outrider",
         version=__version__,
-        description="Translation and language models, as LibreTranslate and OpenAI serve them.",
+        description="Translation and language models, with the APIs of other services.",
         lifespan=lifespan,
-        docs_url=None,  # these pages load scripts from other hosts
+        docs_url=None,  # FastAPI's pages load scripts from other hosts
         redoc_url=None,
     )
     app_metrics = log.Metrics(engine)
@@ -157,7 +180,7 @@ def build_app(
     app.state.service, app.state.fault = TranslationService(engine), None
     add_error_handlers(app)
     for router in ROUTERS:
-        app.include_router(router, responses=error_schemas(router.prefix))
+        app.include_router(router, responses=error_schemas(f"{router.prefix}/"))
 
     app.add_middleware(
         Guard,

@@ -4,6 +4,7 @@ It reads the whole body; afterwards the app receives only the disconnection of t
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from time import perf_counter
@@ -11,15 +12,17 @@ from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from outrider.serving.api.fields import FIELDS, form_to_json, is_form
-from outrider.serving.api.responses import ClientGone, error_response, refusal_response
+from outrider.serving.api.errors import Problem, error_response, refusal_response
+from outrider.serving.api.fields import FIELDS, URLENCODED, form_to_json, is_form
+from outrider.serving.api.mtranserver import SINGLE, is_single
+from outrider.serving.api.responses import ClientGone
 from outrider.serving.keys import Keyring
 from outrider.serving.limits import Limits
 from outrider.serving.request import RefusalError, SlowError, TooLargeError
 
 logger = logging.getLogger("outrider.serving")
 
-QUERY = 4_096
+QUERY = 65_536
 """Bytes of a query string that are searched for a key."""
 DISCARDED = 64 << 20
 """Bytes of a refused body that are read and discarded."""
@@ -27,15 +30,23 @@ DISCARDED = 64 << 20
 
 OPEN = (
     *("/", "/race", "/health", "/ready", "/metrics", "/languages", "/frontend/settings"),
-    "/openapi.json",
+    *("/openapi.json", "/docs"),
 )
 """Paths that need no key: they use no model and return public data only."""
 OPEN_BELOW = "/page/"
 """All paths below it need no key."""
-DECODING = ("/translate", "/v1/completions", "/v1/chat/completions", "/watch")
+GOOGLE = "/language/translate/v2"
+DECODING = (
+    *("/translate", "/translate/batch", SINGLE, "/v2/translate", GOOGLE),
+    *("/imme", "/kiss", "/v1/completions", "/v1/chat/completions", "/watch"),
+)
 """Paths that decode; they are refused before parsing while all models are overloaded."""
 IN_BODY = ("/translate", "/detect")
 """Paths whose key may be in the body, as in LibreTranslate's API; they call `admit`."""
+IN_AUTHORIZATION = (b"bearer", b"deepl-auth-key")
+IN_HEADERS = (b"x-api-key", b"x-api-token", b"x-goog-api-key")
+IN_QUERY = ("api_key", "key", "token", "api_token")
+"""Places of a key, in the order in which they are searched."""
 _BODY_HEADERS = (b"content-type", b"content-length")
 
 
@@ -74,6 +85,8 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status < 400 and "key" in scope:  # counted before it is answered
+                    self._count(scope)
                 message["headers"] = [*message["headers"], (b"x-content-type-options", b"nosniff")]
             await send(message)
 
@@ -83,8 +96,12 @@ class Guard:
             self._check_key(scope)
             body = await self._read(scope, receive)
             self._check_load(scope)
-            if is_form(kind := scope["by_name"].get(b"content-type", b"")):
-                body = _as_json(scope, kind, body)
+            if not body and scope["method"] == "POST":
+                body = _query_as_json(scope)
+            elif is_form(kind := scope["by_name"].get(b"content-type", b"")):
+                body = _as_json(scope, form_to_json(kind, body))
+            if b'"from"' in body and scope["path"] == "/translate" and is_single(body):
+                scope["path"] = SINGLE
             await self._app(scope, _replay(body, receive), send_recorded)
         except RefusalError as error:
             response = refusal_response(scope["path"], error)
@@ -100,8 +117,8 @@ class Guard:
             # The message may contain a user's text, so only the place is logged.
             logger.error("%s", _locate(error))
             if not status:
-                message = "internal server error"
-                response = error_response(scope["path"], 500, message, kind="server_error")
+                problem = Problem(500, "internal server error", "server_error")
+                response = error_response(scope["path"], problem)
                 await response(scope, receive, send_recorded)
         finally:
             self._record(scope, status, perf_counter() - began)
@@ -117,9 +134,15 @@ class Guard:
         scope["key"] = key = self._keyring.check(secret)
         scope["facts"]["key"] = key.name
 
+    def _count(self, scope: Scope) -> None:
+        """Add the characters of a request to the use of its key."""
+        if self._keyring is not None and "characters" in scope["facts"]:
+            self._keyring.count(scope["key"], scope["facts"]["characters"])
+
     def _check_load(self, scope: Scope) -> None:
         """Refuse requests that decode while all models are overloaded."""
-        decodes = scope["method"] == "POST" and scope["path"] in DECODING
+        by_query = scope["path"] == GOOGLE and scope["method"] == "GET"
+        decodes = scope["path"] in DECODING and (scope["method"] == "POST" or by_query)
         if decodes and (error := self._overload()) is not None:
             scope["overloaded"] = scope["path"]
             raise error
@@ -174,9 +197,17 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _as_json(scope: Scope, kind: bytes, body: bytes) -> bytes:
-    """Convert a form to JSON and change the headers accordingly."""
-    body = form_to_json(kind, body)
+def _query_as_json(scope: Scope) -> bytes:
+    """Return the fields of the query as a body; some clients send no other."""
+    if not (query := scope["query_string"]):
+        return b""
+    values = json.loads(form_to_json(URLENCODED, query))
+    fields = {name: value for name, value in values.items() if name not in IN_QUERY}
+    return _as_json(scope, json.dumps(fields).encode())
+
+
+def _as_json(scope: Scope, body: bytes) -> bytes:
+    """Change the headers to those of a JSON body."""
     others = [pair for pair in scope["headers"] if pair[0] not in _BODY_HEADERS]
     body_headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     scope["headers"] = others + body_headers
@@ -184,19 +215,20 @@ def _as_json(scope: Scope, kind: bytes, body: bytes) -> bytes:
 
 
 def _read_key(scope: Scope) -> str | None:
-    """Return the API key of a header, or of the query as LibreTranslate's clients send it."""
+    """Return the API key, from any place where a client of one of the APIs sends it."""
     headers = scope["by_name"]
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    if scheme.lower() == b"bearer" and token:
+    if scheme.lower() in IN_AUTHORIZATION and token:
         return token.strip().decode("latin-1")
-    if value := headers.get(b"x-api-key"):
-        return value.decode("latin-1")
+    for name in IN_HEADERS:
+        if value := headers.get(name):
+            return value.decode("latin-1")
     query = scope["query_string"][:QUERY].decode("latin-1")
     try:
         pairs = parse_qsl(query, max_num_fields=FIELDS)
     except ValueError:
         return None
-    return next((value for key, value in pairs if key == "api_key"), None)
+    return next((value for key, value in pairs if key in IN_QUERY), None)
 
 
 def _locate(error: BaseException) -> str:

@@ -1,23 +1,25 @@
-"""API keys: a file of SHA-256 hashes, each with a rate limit and a priority.
+"""API keys: their rights, rates and use. `key_file.py` stores them.
 
-A key has 256 random bits, so one round of SHA-256 is sufficient. A key is compared with all hashes
-in constant time.
+A key is compared with all hashes in constant time.
 """
 
 import hashlib
 import hmac
 import logging
 import secrets
+import sqlite3
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 from starlette.requests import Request
 
 from outrider.errors import ConfigError
-from outrider.files import read_json, write_json
+from outrider.serving import key_file
+from outrider.serving.key_file import Key, KeyFileError, check_regular, open_keys, read_keys
 from outrider.serving.request import BrokenError, Priority, TooManyError, UnauthorisedError
 
 logger = logging.getLogger("outrider.serving")
@@ -27,25 +29,6 @@ FRESH = 1.0
 """Seconds between two checks of the file."""
 GRACE = 60.0
 """Seconds for which the previous keys stay valid while the file cannot be read."""
-
-
-class Key(BaseModel):
-    """A key as stored in the file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: Annotated[str, Field(min_length=1, max_length=100)]
-    """Name of the owner, for the log."""
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    rate: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
-    """Requests per minute; null for no limit."""
-    priority: Annotated[str, Field(pattern="^(low|normal|high)$")] = "normal"
-    """Highest priority of its requests."""
-
-
-class _File(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    keys: list[Key]
 
 
 class Keyring:
@@ -60,12 +43,13 @@ class Keyring:
         self._path, self._clock = path, clock
         # The stamp is taken before reading, so that a change in between is noticed later.
         self._stamp, self._checked = _stamp(path), clock()
-        self._keys = read_keys(path)
-        self._fault: _KeyFileError | OSError | None = None
+        self._file: sqlite3.Connection | None = open_keys(path)
+        self._keys = read_keys(self._file, path)
+        self._fault: KeyFileError | OSError | None = None
         self._failed = 0.0
         """Time of the first failure to read the file."""
-        self._buckets: dict[str, tuple[float, float]] = {}
-        """Requests left of each key, and the time of that count."""
+        self._used: Counter[tuple[str, str]] = Counter()
+        """Characters by key and month that are not stored yet."""
 
     @property
     def fault(self) -> str | None:
@@ -96,36 +80,71 @@ class Keyring:
         return match
 
     def _limit_rate(self, key: Key) -> None:
-        """Refuse a key over its rate limit, by a token bucket."""
-        if key.rate is None:
+        """Refuse a key over its rate limit, by a token bucket that all servers share."""
+        if key.rate is None or self._file is None:
             return
-        now = self._clock()
-        left, then = self._buckets.get(key.sha256, (key.rate, now))
-        left = min(max(1.0, key.rate), left + (now - then) * key.rate / 60)
-        if left < 1:
-            self._buckets[key.sha256] = left, now
+        try:
+            wait = key_file.take_request(self._file, key, time.time())
+        except sqlite3.Error as error:  # the limit is suspended while the file is unusable
+            self._fail(KeyFileError(f"{self._path}: {error}"))
+            return
+        if wait:
             message = f"this key allows {key.rate:g} requests per minute; try again later"
-            raise TooManyError(message, retry_after=(1 - left) * 60 / key.rate)
-        self._buckets[key.sha256] = left - 1, now
+            raise TooManyError(message, retry_after=wait)
+
+    def count(self, key: Key, characters: int) -> None:
+        """Add characters to the use of a key."""
+        self._used[key.name, _month()] += characters
+        if self._file is None:
+            return
+        try:
+            for (name, month), more in list(self._used.items()):
+                key_file.add_usage(self._file, name, month, more)
+                del self._used[name, month]
+        except sqlite3.Error as error:  # stored with the next request
+            self._fail(KeyFileError(f"{self._path}: {error}"))
+
+    def used(self, key: Key) -> int:
+        """Return the characters that a key has translated this month (UTC)."""
+        month = _month()
+        try:
+            stored = 0
+            if self._file is not None:
+                stored = key_file.read_usage(self._file, key.name, month)
+        except sqlite3.Error as error:
+            self._fail(KeyFileError(f"{self._path}: {error}"))
+        return stored + self._used[key.name, month]
 
     def _reload(self) -> None:
         now = self._clock()
         if now - self._checked < FRESH:
             return
         self._checked, stamp = now, _stamp(self._path)
-        if stamp == self._stamp and self._fault is None:
-            return
         try:
-            self._keys, self._stamp = read_keys(self._path), stamp
-        except (_KeyFileError, OSError) as error:
-            if self._fault is None:
-                self._failed = now
-                logger.error("%s; the previous keys stay valid for %g seconds", error, GRACE)
-            self._fault = error
+            check_regular(self._path)
+            if stamp != self._stamp or self._file is None:
+                self.close()
+                self._file = open_keys(self._path)
+            self._keys, self._stamp = read_keys(self._file, self._path), stamp
+        except (KeyFileError, OSError) as error:
+            self.close()
+            self._fail(error)
         else:
             if self._fault is not None:
-                logger.warning("%s can be read again", self._path)
+                logger.warning("%s can be used again", self._path)
             self._fault = None
+
+    def _fail(self, error: KeyFileError | OSError) -> None:
+        if self._fault is None:
+            self._failed = self._clock()
+            logger.error("%s; the previous keys stay valid for %g seconds", error, GRACE)
+        self._fault = error
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def admit(request: Request, key: str | None = None) -> Priority:
@@ -143,44 +162,25 @@ def admit(request: Request, key: str | None = None) -> Priority:
     return Priority[checked.priority]
 
 
-def read_keys(path: Path) -> list[Key]:
-    """Read a key file."""
-    values = read_json(path, error=_KeyFileError, fix="make one with outrider key FILE NAME")
-    try:
-        return _File.model_validate(values).keys
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise _KeyFileError(f"{path}: {where}: {first['msg']}") from error
-
-
 def add_key(path: Path, name: str, *, rate: float | None, priority: str) -> str:
     """Create a key, store its hash, and return the key, which cannot be recovered later."""
-    keys = read_keys(path) if path.exists() else []
-    if name in [key.name for key in keys]:
-        raise ConfigError("NAME", f"{path} has a key of {name!r}; remove it first, with --remove")
     secret = PREFIX + secrets.token_urlsafe(32)
     try:
-        new = Key(name=name, sha256=_digest(secret), rate=rate, priority=priority)
+        key = Key(name=name, sha256=_digest(secret), rate=rate, priority=priority)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"--{first['loc'][0]}", str(first["msg"])) from error
-    _write(path, [*keys, new])
+    key_file.insert_key(path, key)
     return secret
 
 
 def remove_key(path: Path, name: str) -> None:
     """Remove a key; a running server refuses it after at most `FRESH` seconds."""
-    keys = read_keys(path)
-    if name not in [key.name for key in keys]:
-        known = ", ".join(key.name for key in keys)
-        raise ConfigError("NAME", f"{path} has no key of {name!r}; known keys: {known}")
-    _write(path, [key for key in keys if key.name != name])
+    key_file.delete_key(path, name)
 
 
-def _write(path: Path, keys: list[Key]) -> None:
-    write_json(path, {"keys": [key.model_dump() for key in keys]})
-    path.chmod(0o600)
+def _month() -> str:
+    return time.strftime("%Y-%m", time.gmtime())
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -193,10 +193,3 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 def _digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
-
-
-class _KeyFileError(ConfigError):
-    """An invalid key file."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__("--keys", message)

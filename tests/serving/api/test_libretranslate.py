@@ -121,3 +121,10 @@ def test_settings_of_its_page(url) -> None:
 @pytest.mark.parametrize("text", ["", " \n", "\0"])
 def test_nothing_has_no_language(url, text) -> None:
     assert httpx.post(f"{url}/detect", json={"q": text}).json() == []
+
+
+def test_deep_translator(locked_with_key, offline) -> None:
+    url, key = locked_with_key
+    clients = pytest.importorskip("deep_translator", reason="needs deep-translator")
+    translator = clients.LibreTranslator("en", "de", api_key=key, custom_url=f"{url}/")
+    assert translator.translate("two men") == offline.translate("two men")

@@ -59,7 +59,7 @@ FIELDS = 1_000
 HEAD = 4_096
 """Most bytes of the headers of a part."""
 
-_URLENCODED, _MULTIPART = b"application/x-www-form-urlencoded", b"multipart/form-data"
+URLENCODED, _MULTIPART = b"application/x-www-form-urlencoded", b"multipart/form-data"
 _BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"]{1,70})"|([^\s";]{1,70}))', re.IGNORECASE)
 _DISPOSITION = re.compile(rb"^content-disposition:\s*form-data\s*;(.*)$", re.IGNORECASE | re.M)
 _NAME = re.compile(rb'(?:^|;)\s*name=(?:"([^"]*)"|([^\s";]+))', re.IGNORECASE)
@@ -68,7 +68,7 @@ _FILE = re.compile(rb"(?:^|;)\s*filename\*?=", re.IGNORECASE)
 
 def is_form(content_type: bytes) -> bool:
     """Whether a body of this type is a form."""
-    return content_type.split(b";")[0].strip().lower() in (_URLENCODED, _MULTIPART)
+    return content_type.split(b";")[0].strip().lower() in (URLENCODED, _MULTIPART)
 
 
 def form_to_json(content_type: bytes, body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Responses: errors in the format of the API that was called, and server-sent events."""
+"""Responses: handlers of errors, and server-sent events."""
 
 import asyncio
 import json
@@ -9,23 +9,20 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from outrider.errors import ConfigError, OutriderError, ResourceError
+from outrider.serving.api.errors import Problem, error_response, refusal_response
 from outrider.serving.request import RefusalError
 from outrider.text.normalise import well_formed
 from outrider.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("outrider.serving")
 
-OPENAI = "/v1/"
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that disconnected; it appears in the log only."""
-LONGEST = 500
-"""Characters of a message."""
 
 
 T = TypeVar("T")
@@ -56,46 +53,6 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-class ErrorText(BaseModel):
-    """An error of LibreTranslate's API."""
-
-    error: str
-
-
-class ErrorDetails(BaseModel):
-    """The fields of an error of OpenAI's API."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorObject(BaseModel):
-    """An error of OpenAI's API."""
-
-    error: ErrorDetails
-
-
-STATUSES = {
-    400: "The request cannot be read.",
-    401: "The API key is missing or unknown.",
-    403: "The server does not offer this.",
-    404: "The model, language or path does not exist.",
-    408: "The request took too long to arrive.",
-    413: "The request is too large.",
-    422: "A field of the request is invalid; the message names it.",
-    429: "The key exceeds its rate limit; retry after Retry-After seconds.",
-    503: "The server is overloaded; retry after Retry-After seconds.",
-}
-
-
-def error_schemas(prefix: str) -> dict[int | str, dict[str, Any]]:
-    """Describe the error responses of the routes below a prefix, for the OpenAPI schema."""
-    model = ErrorObject if f"{prefix}/".startswith(OPENAI) else ErrorText
-    return {status: {"model": model, "description": text} for status, text in STATUSES.items()}
-
-
 def add_error_handlers(app: FastAPI) -> None:
     """Answer errors with one sentence and without internals."""
     app.add_exception_handler(OutriderError, _outrider_error)
@@ -104,41 +61,15 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ClientGone, _client_gone)
 
 
-def error_response(
-    path: str,
-    status: int,
-    message: str,
-    *,
-    kind: str = "invalid_request_error",
-    key: str | None = None,
-    retry_after: int | None = None,
-) -> JSONResponse:
-    """Return an error in OpenAI's format below `/v1/`, else in LibreTranslate's."""
-    message = " ".join(well_formed(message).split())
-    message = message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
-    error: Any = message
-    if path.startswith(OPENAI):
-        error = {"message": message, "type": kind, "param": key, "code": None}
-    headers = None if retry_after is None else {"Retry-After": str(retry_after)}
-    return JSONResponse({"error": error}, status, headers)
-
-
-def refusal_response(path: str, error: RefusalError) -> JSONResponse:
-    """Return the response to a refused request."""
-    return error_response(
-        path, error.status, str(error), kind=error.kind, retry_after=error.retry_after
-    )
-
-
 def _outrider_error(request: Request, error: Exception) -> Response:
-    path = request.url.path
+    path = request.scope["path"]
     if isinstance(error, RefusalError):
         return refusal_response(path, error)
     if isinstance(error, ResourceError):
         logger.error("%s", error)
-        return error_response(path, 503, str(error), kind="overloaded_error", retry_after=1)
+        return error_response(path, Problem(503, str(error), "overloaded_error"), retry_after=1)
     key = error.key if isinstance(error, ConfigError) else None
-    return error_response(path, 422, str(error), key=key)
+    return error_response(path, Problem(422, str(error), key=key))
 
 
 def _validation_error(request: Request, error: Exception) -> Response:
@@ -146,19 +77,21 @@ def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return error_response(request.url.path, 422, "the body is neither JSON nor a form")
+        problem = Problem(422, "the body is neither JSON nor a form")
+        return error_response(request.scope["path"], problem)
     key = well_formed(".".join(str(part) for part in first["loc"] if part != "body"))[:100]
     reason = str(first["msg"])
     if first["type"] == "extra_forbidden":
         reason = "unknown field; /openapi.json lists those of this route"
     message = f"{key}: {reason}" if key else reason
-    return error_response(request.url.path, 422, message, key=key or None)
+    return error_response(request.scope["path"], Problem(422, message, key=key or None))
 
 
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
-    response = error_response(request.url.path, error.status_code, str(error.detail), kind=kind)
+    problem = Problem(error.status_code, str(error.detail), kind)
+    response = error_response(request.scope["path"], problem)
     response.headers.update(error.headers or {})
     return response
 
