@@ -96,7 +96,7 @@ class Guard:
             self._check_key(scope)
             body = await self._read(scope, receive)
             self._check_load(scope)
-            if not body and scope["method"] == "POST":
+            if not body and scope["query_string"] and scope["method"] == "POST":
                 body = _query_as_json(scope)
             elif is_form(kind := scope["by_name"].get(b"content-type", b"")):
                 body = _as_json(scope, form_to_json(kind, body))
@@ -199,9 +199,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 def _query_as_json(scope: Scope) -> bytes:
     """Return the fields of the query as a body; some clients send no other."""
-    if not (query := scope["query_string"]):
-        return b""
-    values = json.loads(form_to_json(URLENCODED, query))
+    values = json.loads(form_to_json(URLENCODED, scope["query_string"]))
     fields = {name: value for name, value in values.items() if name not in IN_QUERY}
     return _as_json(scope, json.dumps(fields).encode())
 
