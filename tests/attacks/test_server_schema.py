@@ -6,8 +6,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+import requests
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.checks import content_type_conformance, status_code_conformance
 
@@ -18,6 +19,8 @@ from outrider.serving.registry import read_spec
 from tests.helpers.served import serving
 
 CHECKS = [status_code_conformance, content_type_conformance]
+REQUEST_LINE = 60_000
+"""h11 closes the connection on a longer one, and the client may not read the answer."""
 LIMITS = Limits(seconds=5, characters=2_000, new_tokens=32)
 
 
@@ -52,6 +55,8 @@ def test_every_route_conforms_to_its_schema(url: str, schema, mode: str) -> None
         @given(case=operation.as_strategy(generation_mode=wanted))
         def attack(case: schemathesis.Case) -> None:
             nonlocal tried
+            request = requests.Request(**case.as_transport_kwargs(base_url=url)).prepare()
+            assume(len(request.url or "") < REQUEST_LINE)
             answer = case.call(timeout=20)
             tried += 1
             assert answer.status_code < 500 or answer.status_code == 503, answer.status_code
