@@ -9,6 +9,7 @@ import ast
 import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from types import UnionType
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticUndefined, to_jsonable_python
 
-from outrider.errors import ConfigError, nearest
+from outrider.errors import ConfigError, OutriderError, nearest
 from outrider.options import OPTIONS, DecodeConfig, short
 
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -34,6 +35,25 @@ class Config(BaseModel):
         use_attribute_docstrings=True,
         protected_namespaces=(),
     )
+
+
+@contextmanager
+def config_key(key: str) -> Iterator[None]:
+    """Turn an error into a `ConfigError` of this key."""
+    try:
+        yield
+    except OutriderError as error:
+        raise ConfigError(key, str(error)) from error
+
+
+@contextmanager
+def keys_under(section: str, *, instead_of: str = "") -> Iterator[None]:
+    """Prefix the key of a config error with a section, instead of another prefix."""
+    try:
+        yield
+    except ConfigError as error:
+        key = error.key.removeprefix(instead_of).removeprefix(".")
+        raise ConfigError(f"{section}.{key}" if key else section, error.message) from error
 
 
 class ExplainedKey(NamedTuple):

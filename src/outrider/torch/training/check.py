@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from outrider.config import config_key
 from outrider.data.config import Task
 from outrider.data.corpus import corpus_files
 from outrider.data.lines import open_file, text_lines
@@ -20,7 +21,7 @@ from outrider.run_config import RunConfig
 from outrider.torch.training.folder import RunFolder
 from outrider.torch.training.kinds import KINDS, kind_of
 from outrider.torch.training.kinds.base import Kind
-from outrider.torch.training.start import config_key, started_config
+from outrider.torch.training.start import started_config
 
 
 def check_run(config: RunConfig, *, processes: int | None = None) -> None:

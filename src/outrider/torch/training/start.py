@@ -9,8 +9,9 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
+from outrider.config import config_key, keys_under
 from outrider.data.prepared import Prepared
-from outrider.errors import ConfigError, ModelError, OutriderError, nearest
+from outrider.errors import ConfigError, ModelError, nearest
 from outrider.files.hub import model_folder
 from outrider.run_config import RunConfig
 from outrider.runtime.options import GenerationSettings
@@ -25,21 +26,11 @@ from outrider.torch.training.lora import add_adapters
 
 
 @contextmanager
-def config_key(key: str) -> Iterator[None]:
-    """Prefix an error with a config key."""
-    try:
-        yield
-    except OutriderError as error:
-        raise ConfigError(key, str(error)) from error
-
-
-@contextmanager
 def model_keys() -> Iterator[None]:
     """Prefix an error with its key in the `model` section."""
     try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"model.{error.key}", error.message) from error
+        with keys_under("model"):
+            yield
     except StrictDataclassError as error:
         message = " ".join(str(error.__cause__ or error).split())
         raise ConfigError("model", f"a value has the wrong type: {message}") from error

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from outrider.config import build_config
+from outrider.config import build_config, keys_under
 from outrider.data.config import PrepareConfig
 from outrider.data.lines import text_lines
 from outrider.data.prepare import prepare
@@ -250,7 +250,7 @@ def _shrink(
     needs_data = any(isinstance(number, int) for number in numbers)
     data = _prepare(config, folder, translated).folder if needs_data else None
     if not (folder / START).is_dir():
-        with _shape_keys():
+        with keys_under("shape", instead_of="keep_layers."):
             shrink(
                 _start(config),
                 folder / START,
@@ -292,16 +292,6 @@ def _prepare(config: StudentConfig, folder: Path, translated: Translations) -> P
         "clean": config.clean.model_dump(mode="json"),
     }
     return prepare(build_config(PrepareConfig, values, prefix="data."), progress=False)
-
-
-@contextmanager
-def _shape_keys() -> Iterator[None]:
-    """Prefix an error with its key in `shape`."""
-    try:
-        yield
-    except ConfigError as error:
-        key = error.key.removeprefix("keep_layers.")
-        raise ConfigError(f"shape.{key}", error.message) from error
 
 
 def _run(config: StudentConfig, folder: Path, translated: Translations) -> RunConfig:

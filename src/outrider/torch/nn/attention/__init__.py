@@ -4,14 +4,14 @@ A new variant is one file here with a `Config` and an `Attention`, and one test.
 tests, benchmarks and docs find it by its name. Files without an `Attention` hold shared code.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, get_type_hints
 
+from outrider.config import keys_under
 from outrider.errors import ConfigError, nearest
 from outrider.formats.spec import check_type
 from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
@@ -77,7 +77,7 @@ def build_attention(
         raise ConfigError(
             f"{key}.kind", f"{kind!r} cannot be used in {side}; use one of {kinds_with(flag)}"
         )
-    with _under(key):
+    with keys_under(key, instead_of="attention"):
         attention: AttentionBase = variant.Attention(
             variant.Config(**options), causal=causal, dropout=dropout, shape=shape
         )
@@ -88,17 +88,8 @@ def cross_options(spec: Mapping[str, Any], *, key: str = "cross_attention") -> A
     """Build the config of cross-attention, which has no kind: it always sees the whole source."""
     options = dict(spec)
     _check_options(AttentionConfig, options, kind=key, key=key)
-    with _under(key):
+    with keys_under(key, instead_of="attention"):
         return AttentionConfig(**options)
-
-
-@contextmanager
-def _under(key: str) -> Iterator[None]:
-    """Replace the key of a config error by the full key in the model config."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(key + error.key.removeprefix("attention"), error.message) from error
 
 
 def _check_options(

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from outrider.config import config_key
 from outrider.data.config import Task
 from outrider.data.prepared import Prepared
 from outrider.errors import ConfigError, DataError
@@ -33,7 +34,7 @@ from outrider.torch.training.card import loaded
 from outrider.torch.training.kinds.base import OwnFolderKind
 from outrider.torch.training.log import Log
 from outrider.torch.training.objective import Inputs, Objective, add_penalty
-from outrider.torch.training.start import NEVER, check_template, config_key, start_folder
+from outrider.torch.training.start import NEVER, check_template, start_folder
 
 
 class TranslationKind(OwnFolderKind[Seq2Seq]):
