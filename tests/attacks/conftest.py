@@ -1,4 +1,4 @@
-"""Small whole models to attack, and copies of them to spoil."""
+"""Small complete models, and copies of them to damage."""
 
 import shutil
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Callable[[Path], Path]:
-    """Copy a model folder to where it may be damaged."""
+    """Copy a model folder so that it can be damaged."""
 
     def make(model: Path) -> Path:
         return Path(shutil.copytree(model, tmp_path / "model"))
@@ -34,7 +34,7 @@ def copy(tmp_path: Path) -> Callable[[Path], Path]:
 
 @pytest.fixture
 def dress(tmp_path: Path) -> Callable[[Path, str, str], Path]:
-    """Return a folder like a model's in all but one file, which has another text."""
+    """Return a model folder in which one file has another text and all others are links."""
 
     def make(model: Path, name: str, text: str) -> Path:
         folder = tmp_path / f"model-{next(numbers)}"

@@ -1,8 +1,8 @@
-"""Coverage-guided fuzzing of what reads untrusted files: `python tests/attacks/fuzz.py TARGET`.
+"""Coverage-guided fuzzing of readers of untrusted files: `python tests/attacks/fuzz.py TARGET`.
 
 Needs `pip install atheris`. TARGET is json, tokenizer, shards, ctranslate2, argos or bergamot;
-options go to libFuzzer, such as `-max_total_time=120`. A finding is whatever is neither a result
-nor an OutriderError: an exception, a panic, ten seconds, two gigabytes.
+options are passed to libFuzzer, such as `-max_total_time=120`. An input must give a result or an
+OutriderError; a finding is any other exception, a panic, ten seconds or two gigabytes.
 """
 
 import io
@@ -34,7 +34,7 @@ VALUES: list[Any] = [None, True, -1, 0, 1.5, 10**9, 2**32, 2**64, 1e308, "", "x"
 
 
 def main() -> None:
-    """Fuzz one target until libFuzzer's limits say stop."""
+    """Fuzz one target up to libFuzzer's limits."""
     target, *options = sys.argv[1:] or [""]
     if target not in TARGETS:
         sys.exit(f"give one of {', '.join(TARGETS)}")
@@ -63,7 +63,7 @@ Target = tuple[Callable[[bytes], object], Callable[[bytes, int, int], bytes] | N
 
 
 def _json(folder: Path, seeds: Path) -> Target:
-    """Any bytes as a config and as a manifest."""
+    """Arbitrary bytes as a config and as a manifest."""
     (seeds / "config").write_text('{"vocab_size": 3, "a": [1.5, null, {"b": "\\u00fc"}]}')
     (folder / "prepared").mkdir()
 
@@ -79,7 +79,7 @@ def _json(folder: Path, seeds: Path) -> Target:
 
 
 def _tokenizer(folder: Path, seeds: Path) -> Target:
-    """Pipelines that are JSON, with values changed, moved and removed."""
+    """JSON pipelines with values changed, moved and removed."""
     for kind in ("char", "bpe"):
         (folder / kind).mkdir()
         train_tokenizer(WORDS * 9, TokenizerConfig(kind=kind, vocab_size=320)).save(folder / kind)
@@ -95,7 +95,7 @@ def _tokenizer(folder: Path, seeds: Path) -> Target:
 
 
 def _shards(folder: Path, seeds: Path) -> Target:
-    """Parquet files that are right but for some bytes."""
+    """Valid Parquet files with some bytes changed."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -184,7 +184,7 @@ def _bergamot(folder: Path, seeds: Path) -> Target:
 
 
 def _mutate_json(data: bytes, max_size: int, seed: int) -> bytes:
-    """Change a value somewhere in a document, or some bytes where it is none."""
+    """Change a value of a JSON document, or some bytes if it is not JSON."""
     dice = random.Random(seed)
     try:
         values = json.loads(data)

@@ -1,4 +1,4 @@
-"""A model folder is untrusted input: whatever lies in it, one sentence or a translation."""
+"""Damaged model folders: each gives a translation or one error message."""
 
 import json
 import os
@@ -62,9 +62,7 @@ REPLACEMENTS: dict[str, Callable[[Path, bytes], object]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_not_what_it_should_be(
-    dress: Dress, translator: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_replaced_file(dress: Dress, translator: Path, tmp_path: Path, name: str) -> None:
     raw = (translator / name).read_bytes()
     models = {kind: dress(translator, name, "") for kind in REPLACEMENTS}
     for kind, model in models.items():
@@ -116,7 +114,7 @@ def test_wrong_values_in_the_config_of_a_part(
 
 
 def safetensors(tensors: dict[str, tuple[str, list[int]]], data: bytes) -> bytes:
-    """A file of that format by hand: names with type and shape, all over the same bytes."""
+    """Build a safetensors file: every tensor refers to the same bytes."""
     header = {
         name: {"dtype": dtype, "shape": shape, "data_offsets": [0, len(data)]}
         for name, (dtype, shape) in tensors.items()
@@ -139,7 +137,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_weights_with_a_strange_header(
+def test_weights_with_an_invalid_header(
     copy: Copy, translator: Path, tmp_path: Path, header: str
 ) -> None:
     model = copy(translator)
@@ -155,13 +153,13 @@ TYPES = {
 
 @pytest.mark.parametrize("part", [".", "drafter", "ctc"])
 def test_weights_of_another_type(dress: Dress, translator: Path, tmp_path: Path, part: str) -> None:
-    """Floating point of any width is converted; anything else is refused."""
+    """Floating point of any width is converted; any other type is refused."""
     name = str(Path(part) / "model.safetensors")
     models = {dtype: dress(translator, name, "") for dtype in TYPES}
     for dtype, model in models.items():
         tensors = load_file(translator / name)
         for key, tensor in tensors.items():
-            if tensor.is_floating_point():  # counters and tables of ids are whole numbers
+            if tensor.is_floating_point():  # counters and tables of ids are integers
                 tensors[key] = tensor.to(TYPES[dtype])
         save_file(tensors, model / name)
     mode = {".": "ar", "drafter": "tandem", "ctc": "parallel"}[part]
@@ -171,7 +169,7 @@ def test_weights_of_another_type(dress: Dress, translator: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize("fill", ["nan", "inf", "-inf", "1e38", "0"])
-def test_weights_that_are_no_numbers(
+def test_weights_of_extreme_values(
     dress: Dress, translator: Path, tmp_path: Path, fill: str
 ) -> None:
     model = dress(translator, "model.safetensors", "")
@@ -199,14 +197,14 @@ INDEXES = {
 @pytest.mark.parametrize("index", INDEXES)
 def test_an_index_of_shards(copy: Copy, translator: Path, tmp_path: Path, index: str) -> None:
     model = copy(translator)
-    (model / "model.safetensors").unlink()  # which is preferred to an index
+    (model / "model.safetensors").unlink()  # it takes precedence over an index
     (model / "model.safetensors.index.json").write_text(json.dumps(INDEXES[index]))
     assert attack(*TRANSLATE, model, TEXT, folder=tmp_path).code == 2
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
 @pytest.mark.parametrize("replacement", ["half", "noise", "sparse", "fifo", "flipped middle"])
-def test_weights_on_both_engines(
+def test_damaged_weights_on_both_backends(
     copy: Copy, translator: Path, tmp_path: Path, backend: str, replacement: str
 ) -> None:
     if backend == "native":

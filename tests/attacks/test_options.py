@@ -1,4 +1,4 @@
-"""Options of a call: every number has a bound, and what lies beyond is refused in one sentence."""
+"""Numeric options have bounds; a value outside them gives one error message."""
 
 from pathlib import Path
 
@@ -33,8 +33,8 @@ MODES = {
 
 
 @pytest.mark.parametrize("option", MODES)
-def test_an_absurd_value(translator: Path, tmp_path: Path, option: str) -> None:
-    # The model of these tests never stops by itself, so a legal but huge limit takes its time.
+def test_an_extreme_value(translator: Path, tmp_path: Path, option: str) -> None:
+    # This model generates up to the limit, so a legal but huge limit takes long.
     capped = () if option == "--max-new-tokens" else ("--max-new-tokens", "20")
     given = ("translate", "--model", translator, *MODES[option], *capped)
     lines = [(*given, f"{option}={value}", TEXT) for value in ABSURD]
@@ -45,9 +45,7 @@ def test_an_absurd_value(translator: Path, tmp_path: Path, option: str) -> None:
 
 
 @pytest.mark.parametrize("penalty", ["1e300", "-1e300", "400", "-400"])
-def test_a_length_penalty_beyond_all_measure(
-    translator: Path, tmp_path: Path, penalty: str
-) -> None:
+def test_an_extreme_length_penalty(translator: Path, tmp_path: Path, penalty: str) -> None:
     arguments = ("--beams", "3", "--max-new-tokens", "20", f"--length-penalty={penalty}")
     attack("translate", "--model", translator, *arguments, TEXT, folder=tmp_path)
 
@@ -57,9 +55,7 @@ TEMPERATURES = ("1e-40", "1e-300", "1e-5", "1e5", "1e38", "1e300")
 
 @pytest.mark.parametrize("mode", ["ar", "tandem"])
 @pytest.mark.parametrize("backend", ["torch", "native"])
-def test_a_temperature_beyond_all_measure(
-    translator: Path, tmp_path: Path, mode: str, backend: str
-) -> None:
+def test_an_extreme_temperature(translator: Path, tmp_path: Path, mode: str, backend: str) -> None:
     if backend == "native":
         pytest.importorskip("outrider_native")
     given = ("translate", "-m", translator, "--mode", mode, "--backend", backend)
@@ -68,7 +64,7 @@ def test_a_temperature_beyond_all_measure(
 
 
 @pytest.mark.parametrize("size", ["1", "24", "300", "4000000000"])
-def test_a_prompt_beside_any_limit(language_model: Path, tmp_path: Path, size: str) -> None:
+def test_a_prompt_with_any_token_limit(language_model: Path, tmp_path: Path, size: str) -> None:
     arguments = ("--max-new-tokens", size, "two men play")
     outcome = attack("generate", "--model", language_model, *arguments, folder=tmp_path)
     if outcome.code == 0:
@@ -79,7 +75,7 @@ PLACES = ("", ".", "..", "/", "nowhere", "a/b/c", "https://x/y", "\n", "~")
 
 
 @pytest.mark.parametrize("command", ["translate", "generate", "doctor"])
-def test_a_model_that_is_not_there(tmp_path: Path, command: str) -> None:
+def test_a_missing_model(tmp_path: Path, command: str) -> None:
     given = (command,) if command == "doctor" else (command, "--model")
     attack_each([(*given, name) for name in PLACES], tmp_path)
 
@@ -110,6 +106,6 @@ def test_a_model_that_is_not_there(tmp_path: Path, command: str) -> None:
     ],
     ids=" ".join,
 )
-def test_a_command_line_that_is_wrong(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_an_invalid_command_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     outcome = attack(*arguments, folder=tmp_path)
     assert outcome.code in (0, 2)

@@ -1,4 +1,4 @@
-"""Run configs: whatever is wrong is one sentence that names the key, before any work is done."""
+"""Run configs: each mistake gives one error message with the key, before any work starts."""
 
 import copy
 from pathlib import Path
@@ -61,7 +61,7 @@ FILES = {
 
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("command", ["config", "train"])
-def test_a_file_that_is_no_config(tmp_path: Path, kind: str, command: str) -> None:
+def test_a_file_that_is_not_a_config(tmp_path: Path, kind: str, command: str) -> None:
     (tmp_path / "run.yaml").write_bytes(FILES[kind])
     assert attack(command, "run.yaml", folder=tmp_path).code == 2
 
@@ -74,7 +74,7 @@ OVERRIDES = (
 
 
 @pytest.mark.parametrize("override", OVERRIDES, ids=range(len(OVERRIDES)))
-def test_an_override_that_is_wrong(tmp_path: Path, override: str) -> None:
+def test_an_invalid_override(tmp_path: Path, override: str) -> None:
     write(tmp_path, CONFIG)
     attack("config", "run.yaml", override, folder=tmp_path)
 
@@ -95,7 +95,7 @@ EARLY: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", EARLY)
 @pytest.mark.parametrize("command", ["prepare", "train"])
-def test_it_is_told_before_anything_is_read(tmp_path: Path, kind: str, command: str) -> None:
+def test_mistakes_are_reported_before_data_is_read(tmp_path: Path, kind: str, command: str) -> None:
     config = copy.deepcopy(CONFIG)
     for key, value in EARLY[kind].items():
         node = config

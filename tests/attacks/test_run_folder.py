@@ -1,6 +1,6 @@
-"""What a run stands on, damaged: prepared shards, checkpoints, its own notes.
+"""Damaged shards, checkpoints and state files of a run.
 
-A run either ends with the very weights of an undamaged one or says in one sentence what is wrong.
+The run ends with the weights of an undamaged run or gives one error message.
 """
 
 import json
@@ -43,7 +43,7 @@ def rewrite_manifest(path: Path, **values: object) -> None:
 
 
 def forge(folder: Path) -> None:
-    """Ids beyond the vocabulary under a checksum that is right."""
+    """Write ids outside the vocabulary, with a matching checksum."""
     shard, path = folder / "train-00000.parquet", folder / "manifest.json"
     rewrite_ids(shard, lambda token: 10**6)
     manifest = json.loads(path.read_text())
@@ -84,7 +84,7 @@ PREPARED: dict[str, Damage] = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was stopped after its second checkpoint, and the model it would end with."""
+    """A run stopped after its second checkpoint, and the model of the complete run."""
     folder = tmp_path_factory.mktemp("run")
     config = {**CONFIG, "train": {**CONFIG["train"], "steps": 6, "save_every": 2, "keep": 3}}
     write(folder, config)
@@ -104,12 +104,12 @@ def weights(folder: Path) -> str:
     return file_sha256(folder / "model.safetensors")
 
 
-def test_a_whole_run_goes_on_to_the_same_weights(run: Path) -> None:
+def test_an_undamaged_run_resumes_to_the_same_weights(run: Path) -> None:
     assert attack("train", "run.yaml", folder=run, seconds=40).code == 0
     assert weights(run / "run" / "model") == weights(run / "expected")
 
 
-SAMPLE = ("--strategy", "sample")  # six updates teach no model to end its greedy text
+SAMPLE = ("--strategy", "sample")  # after six updates, greedy text does not end
 LEARN: dict[str, tuple[str, ...]] = {
     "train": ("train", "run.yaml"),
     "distill": ("distill", "expected", "--data", "data", "--out", "distilled", *SAMPLE),
@@ -117,14 +117,14 @@ LEARN: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("learn", LEARN)
-def test_whole_data_is_learnt_from(run: Path, learn: str) -> None:
+def test_undamaged_data_is_accepted(run: Path, learn: str) -> None:
     assert attack(*LEARN[learn], folder=run, seconds=40).code == 0
 
 
 @pytest.mark.parametrize("damage", PREPARED)
 @pytest.mark.parametrize("learn", LEARN)
-def test_damaged_data_is_never_learnt_from(run: Path, damage: str, learn: str) -> None:
-    shutil.rmtree(run / "run")  # what was begun with other data is refused anyway
+def test_damaged_data_is_refused(run: Path, damage: str, learn: str) -> None:
+    shutil.rmtree(run / "run")  # a run begun with other data is refused for that reason
     PREPARED[damage](run / "data")
     outcome = attack(*LEARN[learn], folder=run, seconds=30)
     assert outcome.code == 2, f"{outcome.out}\n{outcome.err}"
@@ -159,7 +159,7 @@ CHECKPOINT: dict[str, Damage] = {
 
 
 @pytest.mark.parametrize("damage", CHECKPOINT)
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(run: Path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(run: Path, damage: str) -> None:
     CHECKPOINT[damage](run / "run" / "checkpoints" / LAST)
     outcome = attack("train", "run.yaml", folder=run, seconds=40)
     if outcome.code == 0:
@@ -185,7 +185,7 @@ NOTES: dict[str, Damage] = {
 
 
 @pytest.mark.parametrize("damage", NOTES)
-def test_damaged_notes_of_a_run(run: Path, damage: str) -> None:
+def test_damaged_state_files_of_a_run(run: Path, damage: str) -> None:
     NOTES[damage](run / "run")
     outcome = attack("train", "run.yaml", folder=run, seconds=40)
     if outcome.code == 0:
@@ -194,8 +194,8 @@ def test_damaged_notes_of_a_run(run: Path, damage: str) -> None:
         assert (run / "run" / "checkpoints" / LAST).is_dir(), "work was thrown away"
 
 
-def test_a_pickle_from_outside_is_never_read(run: Path) -> None:
-    """Whoever can write a checkpoint file, but not its note, runs no code."""
+def test_a_foreign_pickle_is_not_loaded(run: Path) -> None:
+    """A file whose checksum differs from that of its checkpoint is not unpickled."""
     evil = b"cos\nsystem\n(S'touch owned'\ntR."
     for name in ("optimizer.pt", "scheduler.pt"):
         (run / "run" / "checkpoints" / LAST / name).write_bytes(evil)

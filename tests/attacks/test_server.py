@@ -1,4 +1,4 @@
-"""A server that is attacked: nothing but answers and refusals, and it goes on answering."""
+"""Attacks on a server: each gives a normal response or an error, and the server keeps running."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def url(translator: Path, language_model: Path) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _still_answers(url: str) -> Iterator[None]:
-    """Whatever was done to it, the server answers the next client."""
+    """After each attack the server answers the next request."""
     yield
     answer = httpx.post(f"{url}/translate", json=GOOD, timeout=20)
     assert answer.status_code == 200
@@ -63,7 +63,7 @@ ABSURD: list[Any] = [
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_an_absurd_value_in_every_field(url: str, path: str) -> None:
+def test_an_extreme_value_in_every_field(url: str, path: str) -> None:
     schema = httpx.get(f"{url}/openapi.json").json()
     place = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
     name = place["$ref"].rsplit("/", 1)[-1]
@@ -105,7 +105,7 @@ def _dump(values: Any) -> bytes:
     ids=lambda body: repr(body[:24]),
 )
 @pytest.mark.parametrize("path", PATHS)
-def test_a_body_that_is_no_request(url: str, path: str, body: bytes) -> None:
+def test_a_body_that_is_not_a_request(url: str, path: str, body: bytes) -> None:
     kinds = ["application/json", "application/x-www-form-urlencoded", "text/plain", "x"]
     for kind in (*kinds, "multipart/form-data", "multipart/form-data; boundary=0"):
         check(httpx.post(f"{url}{path}", content=body, headers={"Content-Type": kind}, timeout=20))
@@ -113,7 +113,7 @@ def test_a_body_that_is_no_request(url: str, path: str, body: bytes) -> None:
 
 @pytest.mark.parametrize("path", ["/translate", "/v1/completions", "/v1/chat/completions"])
 @pytest.mark.parametrize("key", ["\ud800", "a\nb", "\0", "x" * 5000, "é" * 500])
-def test_a_name_that_an_error_repeats(url: str, path: str, key: str) -> None:
+def test_an_unknown_key_that_the_error_repeats(url: str, path: str, key: str) -> None:
     body = _dump(PATHS[path] | {"options": {key: 1}})
     answer = httpx.post(f"{url}{path}", content=body, headers=KIND)
     assert answer.status_code == 422
@@ -160,7 +160,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS)
 @pytest.mark.parametrize("form", ["text", "html"])
-def test_a_text_made_to_take_long(url: str, bomb: str, form: str) -> None:
+def test_a_text_that_is_slow_to_process(url: str, bomb: str, form: str) -> None:
     began = time.monotonic()
     body = GOOD | {"q": BOMBS[bomb], "format": form}
     check(httpx.post(f"{url}/translate", json=body, timeout=20))
@@ -179,13 +179,13 @@ def request(body: bytes, length: int | None = None) -> bytes:
     return head.encode() + b"Content-Type: application/json\r\n\r\n" + body
 
 
-def test_clients_that_send_and_leave(url: str) -> None:
+def test_clients_that_disconnect_after_sending(url: str) -> None:
     for _ in range(50):
         with raw(url) as one:
             one.sendall(request(_dump(GOOD | {"q": "two men play. " * 30})))
 
 
-def test_clients_that_stop_in_the_middle(url: str) -> None:
+def test_clients_that_disconnect_while_sending(url: str) -> None:
     for text in (b"", b"P", b"POST /translate HTTP/1.1\r\n", request(b"{", 100)):
         with raw(url) as one:
             one.sendall(text)
@@ -197,11 +197,11 @@ def test_half_closed_sockets(url: str) -> None:
             one.sendall(request(body, max(len(body), 20)))
             one.shutdown(socket.SHUT_WR)
             one.settimeout(10)
-            while one.recv(65536):  # an answer or none, but an end
+            while one.recv(65536):  # a response or none, but the connection ends
                 pass
 
 
-def test_a_body_that_comes_too_slowly(url: str) -> None:
+def test_a_body_sent_too_slowly(url: str) -> None:
     began = time.monotonic()
     with raw(url) as one:
         one.sendall(request(b"{", 1000))
@@ -223,7 +223,7 @@ def test_headers_that_never_end(url: str) -> None:
 @pytest.mark.parametrize(
     "opening", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n", b"GET /health HTTP/1.1\r\n\r\nGET /h"]
 )
-def test_half_open_connections_hold_half_of_all_places(translator: Path, opening: bytes) -> None:
+def test_half_open_connections_are_limited_to_half_of_all(translator: Path, opening: bytes) -> None:
     limits = Limits(connections=16, body_seconds=60)
     with (
         serving(Engine([read_spec(f"en-de={translator}")], limits)) as address,
@@ -235,7 +235,7 @@ def test_half_open_connections_hold_half_of_all_places(translator: Path, opening
                 one.sendall(opening)
         for _ in range(3):
             assert httpx.post(f"{address}/translate", json=GOOD, timeout=20).status_code == 200
-        with httpx.Client(base_url=address) as client:  # a connection that is kept counts no more
+        with httpx.Client(base_url=address) as client:  # a kept-alive connection is not half-open
             client.get("/health")
             more = [all_.enter_context(raw(address)) for _ in range(40)]
             (used,) = client._transport._pool.connections
@@ -261,14 +261,14 @@ def test_a_client_that_does_not_read_its_stream(url: str) -> None:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         host, port = url.removeprefix("http://").split(":")
         one.connect((host, int(port)))
-        # Many small events: more than the system keeps for a reader.
+        # Many small events: more than the socket buffers hold.
         asked = {"stream": True, "prompt": ["two"] * 60, "n": 16, "temperature": 1.0}
         body = _dump(COMPLETION | asked | {"max_tokens": 60})
         head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
         one.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
         waiting = 'outrider_queue_requests{model="text"} '
         _wait_for(url, f"{waiting}1.0")
-        _wait_for(url, f"{waiting}0.0")  # it was hung up on, and nobody keeps anything for it
+        _wait_for(url, f"{waiting}0.0")  # the server closed the connection and released the request
         one.settimeout(10)
         taken = b""
         with suppress(ConnectionError):
@@ -338,7 +338,7 @@ FUZZED = int(os.environ.get("OUTRIDER_FUZZED", "400"))
 
 @settings(max_examples=FUZZED, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_requests_that_are_nearly_right(client: httpx.Client, data: st.DataObject) -> None:
+def test_nearly_valid_requests(client: httpx.Client, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(list(PATHS)))
     body = dict(PATHS[path])
     for _ in range(data.draw(st.integers(1, 3))):

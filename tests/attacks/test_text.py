@@ -1,4 +1,4 @@
-"""Text as it comes: strange scripts, bad bytes, broken archives, streams that are closed."""
+"""Unusual text input: many scripts, invalid bytes, damaged archives, closed streams."""
 
 import gzip
 import os
@@ -43,7 +43,7 @@ REFUSED = {"nul": "is a binary file", "surrogate": "is not UTF-8 text"}
 
 
 @pytest.mark.parametrize("text", STRANGE)
-def test_strange_text(translator: Path, tmp_path: Path, text: str) -> None:
+def test_unusual_text(translator: Path, tmp_path: Path, text: str) -> None:
     raw = (STRANGE[text].replace("\n", " ") + "\n").encode("utf-8", "surrogatepass")
     (tmp_path / "in.txt").write_bytes(raw)
     given = ("translate", "-m", translator, "--in", "in.txt", "--max-new-tokens", "10", "--mode")
@@ -57,7 +57,7 @@ def test_strange_text(translator: Path, tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", STRANGE)
-def test_strange_prompts(language_model: Path, tmp_path: Path, text: str) -> None:
+def test_unusual_prompts(language_model: Path, tmp_path: Path, text: str) -> None:
     raw = STRANGE[text].encode("utf-8", "surrogatepass")
     arguments = ("--model", language_model, "--max-new-tokens", "5")
     assert attack("generate", *arguments, folder=tmp_path, stdin=raw).code == 0
@@ -97,7 +97,7 @@ def test_files_of_text(translator: Path, tmp_path: Path, kind: str, name: str) -
         assert (tmp_path / "out.txt").read_text().count("\n") == lines
 
 
-def test_a_line_that_fills_the_memory(translator: Path, tmp_path: Path) -> None:
+def test_a_line_larger_than_memory(translator: Path, tmp_path: Path) -> None:
     with gzip.open(tmp_path / "in.gz", "wb", compresslevel=1) as file:
         for _ in range(200):
             file.write(b"a " * (1 << 19))
@@ -108,7 +108,7 @@ def test_a_line_that_fills_the_memory(translator: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "loop", "dangling", "secret"])
 @pytest.mark.parametrize("option", ["--in", "--out"])
-def test_names_that_are_no_files(translator: Path, tmp_path: Path, option: str, kind: str) -> None:
+def test_paths_that_are_not_files(translator: Path, tmp_path: Path, option: str, kind: str) -> None:
     path = tmp_path / "place"
     make = {
         "folder": path.mkdir,

@@ -1,4 +1,4 @@
-"""`tokenizer.json` is a program of sorts: it may be wrong in any way, but never fatal."""
+"""An invalid `tokenizer.json` gives one error message and never a crash."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ LONG_PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""
 
 
 def _put(*path: Any) -> Change:
-    """Set the value that the last argument is at the place the others name."""
+    """Set the value at a path of keys; the last argument is the value."""
     *keys, last, value = path
 
     def change(pipeline: dict[str, Any]) -> None:
@@ -30,7 +30,7 @@ def _put(*path: Any) -> Change:
 
 
 def _grow(count: int, factor: int) -> dict[str, Any]:
-    """Replace every letter by many, again and again."""
+    """Replace every letter by `factor` letters, `count` times."""
     step = {"type": "Replace", "pattern": {"Regex": "."}, "content": "a" * factor}
     return {"type": "Sequence", "normalizers": [step] * count}
 
@@ -143,9 +143,7 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_pipeline_that_is_wrong(
-    copy: Copy, translator: Path, tmp_path: Path, change: str
-) -> None:
+def test_an_invalid_pipeline(copy: Copy, translator: Path, tmp_path: Path, change: str) -> None:
     model = copy(translator)
     path = model / "tokenizer.json"
     pipeline = json.loads(path.read_text())
@@ -168,7 +166,7 @@ CONFIGS: dict[str, Any] = {
 }
 
 
-def test_a_tokenizer_config_that_is_wrong(dress: Dress, translator: Path, tmp_path: Path) -> None:
+def test_an_invalid_tokenizer_config(dress: Dress, translator: Path, tmp_path: Path) -> None:
     name = "tokenizer_config.json"
     config = json.loads((translator / name).read_text())
     texts = [json.dumps({**config, **change}) for change in CONFIGS.values()]
@@ -196,7 +194,7 @@ GENERATION: dict[str, Any] = {
 }
 
 
-def test_a_generation_config_that_is_wrong(dress: Dress, translator: Path, tmp_path: Path) -> None:
+def test_an_invalid_generation_config(dress: Dress, translator: Path, tmp_path: Path) -> None:
     texts = [json.dumps(change) for change in GENERATION.values()]
     models = [dress(translator, "generation_config.json", text) for text in texts]
     attack_each([("translate", "--model", model, TEXT) for model in models], tmp_path)

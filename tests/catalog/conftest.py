@@ -23,7 +23,7 @@ def server() -> Iterator[ModelServer]:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and permission to use the network."""
+    """An empty cache with network access enabled."""
     monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path / "cache"))
     for name in ("HF_HUB_OFFLINE", "OUTRIDER_OFFLINE", "OUTRIDER_INDEX"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""Lists and servers that lie: each is refused in one sentence, and nothing looks complete."""
+"""Hostile lists and servers: one error message each, and no folder that looks complete."""
 
 import gzip
 import io
@@ -77,7 +77,7 @@ def test_paths_stay_below_the_base(
 
 
 @pytest.mark.parametrize("name", ["model.en.bin", ".vocab.spm", "..spm", "vocab.%2fetc.spm", "x"])
-def test_names_are_those_of_their_role(
+def test_files_are_named_by_their_role(
     server: ModelServer, tiny: Path, cache: Path, name: str
 ) -> None:
     row = server.entry(tiny)
@@ -110,7 +110,7 @@ def test_wrong_checksums_and_sizes(
 
 
 @pytest.mark.parametrize("size", [0, -1, 10**12, "12", 1.5, True])
-def test_sizes_that_are_none(server: ModelServer, tiny: Path, cache: Path, size: Any) -> None:
+def test_invalid_sizes(server: ModelServer, tiny: Path, cache: Path, size: Any) -> None:
     row = server.entry(tiny)
     row["files"]["model"]["uncompressedSize"] = size
     refused(server.add_registry({"de-en": [row]}), cache, "no list has this pair", ConfigError)
@@ -132,7 +132,7 @@ def zstd_zeros(size: int) -> bytes:
 
 @pytest.mark.parametrize("compress", [zipped_zeros, zstd_zeros])
 @pytest.mark.parametrize("path", [MODEL, VOCAB])
-def test_bombs(
+def test_decompression_bombs(
     server: ModelServer, tiny: Path, cache: Path, path: str, compress: Callable[[int], bytes]
 ) -> None:
     index = server.add_registry({"de-en": [server.entry(tiny)]})
@@ -187,7 +187,7 @@ def test_a_truncated_download_is_continued_by_the_next_run(
     assert not list(cache.rglob("*.partial"))
 
 
-def test_kept_bytes_of_another_file_are_dropped(
+def test_partial_bytes_of_another_file_are_discarded(
     server: ModelServer, tiny: Path, cache: Path
 ) -> None:
     test_a_truncated_download_is_continued_by_the_next_run(server, tiny, cache)
@@ -232,7 +232,7 @@ def test_redirects_are_followed_five_times(server: ModelServer, tiny: Path, cach
         ("https://127.0.0.1:notaport/", "is not a URL"),
     ],
 )
-def test_redirects_elsewhere(
+def test_refused_redirects(
     server: ModelServer, tiny: Path, cache: Path, place: str, match: str
 ) -> None:
     index = server.add_registry({"de-en": [server.entry(tiny)]})
@@ -240,7 +240,7 @@ def test_redirects_elsewhere(
     refused(index, cache, match)
 
 
-def test_another_port_of_this_machine_was_not_named(
+def test_another_port_of_this_machine_is_refused(
     server: ModelServer, tiny: Path, cache: Path
 ) -> None:
     index = server.add_registry({"de-en": [server.entry(tiny)]})
@@ -269,7 +269,7 @@ def test_a_name_that_resolves_to_this_machine(
 
 
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://example.org/x", "http://a:b@c/"])
-def test_lists_at_other_addresses(cache: Path, address: str) -> None:
+def test_lists_at_refused_addresses(cache: Path, address: str) -> None:
     with pytest.raises(ModelError, match="only https is opened"):
         Catalog(address).pull(DE_EN)
 
@@ -309,7 +309,7 @@ def test_damaged_entries_are_skipped(
     assert find_model("de-en", index=index) is not None
 
 
-def test_a_server_that_is_gone(cache: Path) -> None:
+def test_an_unreachable_server(cache: Path) -> None:
     with pytest.raises(UnreachableError, match="cannot be reached: Connection refused"):
         Catalog("http://127.0.0.1:9/models.json").pull(DE_EN)
 

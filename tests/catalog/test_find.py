@@ -1,4 +1,4 @@
-"""A pair is found, downloaded, listed and removed, from lists in every shape."""
+"""Finding, downloading, listing and removing a pair, with every format of list."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ def names(folder: Path) -> set[str]:
 
 @pytest.fixture
 def open_web(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow the local server as a default list."""
+    """Accept the local server as a default list."""
     monkeypatch.setattr(Web, "_check", lambda self, url: (urlsplit(url), True))
 
 
@@ -86,7 +86,7 @@ def test_the_best_release_is_chosen(server: ModelServer, tiny: Path, cache: Path
     assert Catalog(only).offer(DE_EN).entry.architecture == "base"
 
 
-def test_offline_nothing_is_asked(
+def test_offline_mode_sends_no_request(
     server: ModelServer, tiny: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = server.add_registry({"de-en": [server.entry(tiny)]})
@@ -104,7 +104,7 @@ def test_offline_nothing_is_asked(
     assert server.requests == []
 
 
-def test_a_pair_that_no_list_has(server: ModelServer, tiny: Path, cache: Path) -> None:
+def test_a_pair_in_no_list(server: ModelServer, tiny: Path, cache: Path) -> None:
     index = server.add_registry({"de-en": [server.entry(tiny)]})
     message = "^de-fr: no list has this pair .*there are de-en; outrider models lists all$"
     with pytest.raises(ConfigError, match=message):
@@ -119,14 +119,16 @@ def test_without_a_cache(server: ModelServer, tiny: Path, monkeypatch, cache: Pa
         find_model("de-en", index=index)
 
 
-def test_names_of_folders_come_first(tmp_path: Path, monkeypatch, cache: Path) -> None:
+def test_local_folders_take_precedence(tmp_path: Path, monkeypatch, cache: Path) -> None:
     (tmp_path / "de-en").mkdir()
     monkeypatch.chdir(tmp_path)
     assert find_model("de-en", offline=True) is None
     assert find_model("some-model", offline=True) is None
 
 
-def test_a_newer_model_replaces_the_old(server: ModelServer, tiny: Path, tmp_path, cache) -> None:
+def test_a_newer_model_replaces_an_older_one(
+    server: ModelServer, tiny: Path, tmp_path, cache
+) -> None:
     index = server.add_registry({"de-en": [server.entry(tiny)]})
     first = Catalog(index).pull(DE_EN)
     other = tmp_path / "newer"

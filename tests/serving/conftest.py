@@ -39,7 +39,7 @@ def offline(translator: Path) -> Translator:
 
 @pytest.fixture(scope="session")
 def url(translator: Path) -> Iterator[str]:
-    """A server that tests share which change nothing of it."""
+    """A server shared by tests that do not change its state."""
     engine = Engine([read_spec(f"en-de={translator}")], Limits(characters=20_000))
     with serving(engine) as address:
         yield address
@@ -50,7 +50,7 @@ Serve = Callable[..., str]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Serve models until the test is over: `serve(folder, ..., limits=..., idle=...)`."""
+    """Serve models until the end of the test: `serve(folder, ..., limits=..., idle=...)`."""
     with ExitStack() as stack:
 
         def start(*models: object, limits: Limits | None = None, **given: Any) -> str:
@@ -65,7 +65,7 @@ def serve() -> Iterator[Serve]:
 def locked_with_key(
     translator: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, str]]:
-    """Address and key of a server that needs one."""
+    """Address and key of a server that requires one."""
     path = tmp_path_factory.mktemp("keys") / "keys.json"
     key = add_key(path, "alice", rate=None, priority="normal")
     with serving(Engine([read_spec(f"en-de={translator}")]), keyring=Keyring(path)) as url:

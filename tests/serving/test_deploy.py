@@ -1,4 +1,4 @@
-"""What `deploy/` says of the server is true: its options, routes, metrics and files."""
+"""The files in `deploy/` use options, routes, metrics and files of the server that exist."""
 
 import json
 import re
@@ -19,13 +19,13 @@ def deploy(repository: Path) -> Path:
 
 
 def check_arguments(given: list[str]) -> None:
-    """Read a line as `outrider serve` does, without serving."""
+    """Parse a command line as `outrider serve` does, without serving."""
     command: Any = get_command(build_app("serve"))
     command.commands["serve"].make_context("serve", list(given))
 
 
 def figures(url: str) -> set[str]:
-    """Return the names that Prometheus finds there, once something was asked for."""
+    """Return the names of all metrics after one request."""
     body = {"q": "a small dog", "source": "en", "target": "de"}
     httpx.post(f"{url}/translate", json=body, timeout=60).raise_for_status()
     lines = httpx.get(f"{url}/metrics").text.splitlines()
@@ -71,7 +71,7 @@ def test_kubernetes(deploy: Path, url: str) -> None:
     assert scaled["pods"]["metric"]["name"] in figures(url)
 
 
-def test_every_figure_on_the_dashboard_is_one_of_ours(deploy: Path, url: str) -> None:
+def test_every_metric_on_the_dashboard_exists(deploy: Path, url: str) -> None:
     board = json.loads((deploy / "grafana" / "outrider.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     asked += [one["query"]["query"] for one in board["templating"]["list"]]

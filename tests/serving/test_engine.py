@@ -1,4 +1,4 @@
-"""The engine gives the same results as the library, whichever requests come and go."""
+"""The engine gives the same results as the library under concurrent and cancelled requests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -77,7 +77,7 @@ def test_an_empty_text_ends_at_once(translator) -> None:
     run([f"en-de={translator}"], story)
 
 
-def test_time_counts_from_when_a_request_began(translator) -> None:
+def test_the_deadline_counts_from_the_start_of_the_request(translator) -> None:
     async def story(engine: Engine) -> None:
         now = asyncio.get_running_loop().time()
         assert await engine.answer(ask(began=now - 1))
@@ -125,7 +125,7 @@ def test_a_short_request_overtakes_a_document(translator) -> None:
     run([f"en-de={translator}"], story, limits=Limits(rows=2))
 
 
-def test_a_request_that_takes_too_long_is_given_up(translator) -> None:
+def test_a_request_past_its_deadline_is_cancelled(translator) -> None:
     async def story(engine: Engine) -> None:
         async with engine.registry.hold("en-de") as loaded:
             with pytest.raises(LateError, match=r"not finish within 0\.05 seconds"):
@@ -135,7 +135,7 @@ def test_a_request_that_takes_too_long_is_given_up(translator) -> None:
     run([f"en-de={translator}"], story)
 
 
-def test_the_queue_has_a_bound(translator, offline) -> None:
+def test_the_queue_is_bounded(translator, offline) -> None:
     async def story(engine: Engine) -> None:
         async with engine.registry.hold("en-de") as loaded:
             first = asyncio.create_task(engine.answer(ask(LONG)))
@@ -145,12 +145,12 @@ def test_the_queue_has_a_bound(translator, offline) -> None:
             assert refused.value.status == 503
             assert refused.value.retry_after >= 1
             assert (await first)[0][0].text == offline.translate(LONG)
-            await engine.answer(ask(LONG))  # there is room again
+            await engine.answer(ask(LONG))  # the queue has space again
 
     run([f"en-de={translator}"], story, limits=Limits(queue_tokens=3000))
 
 
-def test_sizes_have_bounds(translator) -> None:
+def test_sizes_are_bounded(translator) -> None:
     async def story(engine: Engine) -> None:
         with pytest.raises(TooLargeError, match="3 texts; send at most 2"):
             await engine.answer(ask(texts=("a",) * 3))
@@ -176,7 +176,7 @@ def test_idle_models_are_unloaded_and_loaded_again(translator, offline) -> None:
     run([f"en-de={translator}"], story, idle=0.1)
 
 
-def test_models_share_a_budget_of_bytes(translator, writer) -> None:
+def test_models_share_a_memory_budget(translator, writer) -> None:
     async def story(engine: Engine) -> None:
         await engine.answer(ask())
         assert list(engine.registry.loaded) == ["en-de"]
@@ -236,7 +236,7 @@ def test_closing_fails_pending_requests(translator) -> None:
     run([f"en-de={translator}"], story)
 
 
-def test_languages_come_from_the_folder_or_the_command_line(tmp_path: Path, translator) -> None:
+def test_languages_are_read_from_the_folder_or_the_command_line(tmp_path: Path, translator) -> None:
     spec = read_spec(str(translator))
     assert (spec.name, spec.pair, spec.languages, spec.unknown) == ("tiny", None, (), True)
     spec = read_spec(f"en-de={translator}")
@@ -251,7 +251,7 @@ def test_a_language_model_has_no_languages(writer) -> None:
         read_spec(f"en-de={writer}")
 
 
-def test_prompts_are_continued(writer) -> None:
+def test_a_language_model_continues_prompts(writer) -> None:
     async def story(engine: Engine) -> None:
         options = {"max_new_tokens": 12}
         found = await engine.answer(ask("two men", model="text", options=options))

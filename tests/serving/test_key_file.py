@@ -1,4 +1,4 @@
-"""The key file: rates and use are shared by processes and survive a killed one."""
+"""The key file: rates and use are shared between processes and kept after SIGKILL."""
 
 import json
 import signal
@@ -43,7 +43,7 @@ def counting(path: Path, key: str, times: int) -> "subprocess.Popen[str]":
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
 
 
-def test_use_survives_a_killed_process(path: Path) -> None:
+def test_use_is_kept_after_a_process_is_killed(path: Path) -> None:
     key = add_key(path, "alice", rate=None, priority="normal")
     with counting(path, key, 10**9) as killed, counting(path, key, 300) as other:
         assert killed.stdout is not None
@@ -77,7 +77,7 @@ def test_servers_share_the_rate_and_the_use(path: Path) -> None:
         ring.close()
 
 
-def test_use_is_by_month(path: Path, monkeypatch) -> None:
+def test_use_is_counted_by_month(path: Path, monkeypatch) -> None:
     secret = add_key(path, "alice", rate=None, priority="normal")
     ring = Keyring(path)
     key = ring.check(secret)
@@ -110,7 +110,7 @@ def test_use_is_stored_later_while_the_file_is_locked(path: Path, monkeypatch) -
     again.close()
 
 
-def test_a_file_of_json_is_imported(path: Path) -> None:
+def test_a_json_file_is_imported(path: Path) -> None:
     secret = add_key(path, "alice", rate=60, priority="high")
     ring = Keyring(path)
     key = ring.check(secret)
@@ -132,7 +132,7 @@ def test_a_file_of_json_is_imported(path: Path) -> None:
     ring.close()
 
 
-def test_a_removed_file_leaves_nothing_to_the_next(path: Path) -> None:
+def test_a_new_file_ignores_the_log_of_a_removed_one(path: Path) -> None:
     secret = add_key(path, "alice", rate=None, priority="normal")
     ring = Keyring(path)
     ring.count(ring.check(secret), 5)
@@ -147,7 +147,7 @@ def test_a_removed_file_leaves_nothing_to_the_next(path: Path) -> None:
     ring.close()
 
 
-def test_a_database_of_something_else_is_refused(path: Path) -> None:
+def test_another_database_is_refused(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE dogs (name TEXT)")
     with pytest.raises(ConfigError, match=r"--keys: .*keys\.db: is no key file"):

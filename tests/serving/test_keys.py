@@ -1,4 +1,4 @@
-"""Keys: nothing reaches a model without one, and nothing tells one."""
+"""Keys: every route to a model requires one, and no output reveals one."""
 
 import io
 import json
@@ -68,7 +68,7 @@ def test_no_route_reaches_a_model_without_a_key(locked, monkeypatch) -> None:
     assert reached == []
 
 
-def test_a_key_opens_by_any_of_its_ways(locked, offline) -> None:
+def test_a_key_is_accepted_in_every_place(locked, offline) -> None:
     url, key, _ = locked
     for given in (
         {"headers": bearer(key), "json": BODY},
@@ -81,7 +81,7 @@ def test_a_key_opens_by_any_of_its_ways(locked, offline) -> None:
         assert answer.json() == {"translatedText": offline.translate("two men")}
 
 
-def test_published_clients_bring_theirs(locked, offline) -> None:
+def test_keys_sent_by_published_clients(locked, offline) -> None:
     url, key, _ = locked
     assert LibreTranslateAPI(url, key).translate("two men", "en", "de") == offline.translate(
         "two men"
@@ -130,14 +130,14 @@ def test_nothing_secret_in_log_or_metrics(locked) -> None:
     assert 'outrider_tokens_total{model="en-de"}' in metrics
 
 
-def test_only_hashes_are_kept(ring) -> None:
+def test_only_hashes_are_stored(ring) -> None:
     path, key = ring
     assert key.encode() not in path.read_bytes()
     assert len(key) > 40
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_a_key_keeps_its_pace(tmp_path: Path) -> None:
+def test_a_key_has_a_rate_limit(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     key = add_key(path, "bob", rate=3, priority="low")
     ring = Keyring(path)
@@ -240,7 +240,7 @@ def test_unreadable_keys_stay_valid_for_a_minute(ring, caplog, monkeypatch, dama
     good, clock = path.read_bytes(), Clock()
     keyring = Keyring(path, clock)
     DAMAGE[damage](path)
-    for _ in range(20):  # in twos: the second is within a second of the first
+    for _ in range(20):  # in pairs: the second check follows within a second
         clock.now += 1.45
         for _ in range(2):
             assert keyring.check(key).name == "alice"
@@ -301,7 +301,7 @@ def test_ready_gives_the_reason_for_unreadable_keys(serve, translator: Path, rin
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"keys": 1}', '{"keys": [{"name": "a", "sha256": "b"}]}']
 )
-def test_a_file_that_holds_no_keys(tmp_path: Path, text: str) -> None:
+def test_a_file_without_keys_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"--keys: .*keys\.json"):

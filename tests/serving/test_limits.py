@@ -1,4 +1,4 @@
-"""Admission: the measured speed, the expected time, and what is refused."""
+"""Admission: the measured speed, the expected time and refused requests."""
 
 from pathlib import Path
 
@@ -29,18 +29,18 @@ def test_the_speed_follows_the_last_windows(clock) -> None:
         clock[0] += 0.125
         admission.finish_piece(work, piece)
     assert admission.speed == pytest.approx(800)
-    for piece in range(9, 13):  # half as fast, and kept busy
+    for piece in range(9, 13):  # half as fast, without idle time
         clock[0] += 0.25
         admission.finish_piece(work, piece)
     assert admission.speed == pytest.approx(600)
 
 
-def test_the_time_to_the_first_end_is_not_measured(clock) -> None:
+def test_the_time_to_the_first_finished_piece_is_not_measured(clock) -> None:
     admission = Admission(Limits(batch_tokens=50))
     works = [handle(100) for _ in range(64)]
     for one in works:
         admission.reserve(one)
-    clock[0] += 3.0  # all of them are decoded together
+    clock[0] += 3.0  # all requests are decoded together
     for one in works:
         clock[0] += 0.02
         admission.finish_piece(one, 0)
@@ -60,7 +60,7 @@ def test_an_idle_model_does_not_lower_the_speed(clock) -> None:
     assert admission.speed == pytest.approx(800)
 
 
-def test_a_new_request_waits_for_one_piece_or_its_own_size_of_each_other() -> None:
+def test_the_expected_time_of_a_new_request() -> None:
     admission = Admission(Limits())
     admission.speed = 100.0
     for one in (handle(200), handle(*[50] * 100)):
@@ -94,7 +94,7 @@ def test_reservations_are_released() -> None:
     assert (len(admission), admission.tokens) == (0, 0)
 
 
-def test_the_typical_size_is_learned_and_robust_to_a_document(clock) -> None:
+def test_the_typical_size_is_estimated_and_robust_to_one_document(clock) -> None:
     admission = Admission(Limits(seconds=10))
     for _ in range(500):
         admission.observe(30, 120)

@@ -1,4 +1,4 @@
-"""Memory that is free goes back to the system."""
+"""Freed memory is returned to the system."""
 
 import subprocess
 import sys
@@ -40,6 +40,6 @@ def left(how: str) -> int:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="about glibc")
-def test_states_that_are_done_with_take_no_memory() -> None:
+def test_memory_of_finished_states_is_returned() -> None:
     assert left("back") < 8 << 20
     assert left("kept") > 32 << 20, "without it there would be nothing to do"

@@ -1,4 +1,4 @@
-"""The translator in a real browser without a window, on a wide screen and on a phone."""
+"""The translator page in headless Chromium, at desktop and phone size."""
 
 import re
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def engine(*models: str, limits: Limits | None = None) -> Engine:
 
 @pytest.fixture(scope="module")
 def address(demo: Translator) -> Iterator[str]:
-    """English to German, the same model as German to English, and Chinese to English."""
+    """English to German, the same model under German to English, and Chinese to English."""
     pairs = {"en-de": "en-de", "de-en": "en-de", "zh-en": "zh-en"}
     with serving(
         engine(*(f"{pair}={ROOT / 'demo' / name}" for pair, name in pairs.items()))
@@ -88,7 +88,7 @@ def bodies(browser: Browser, path: str) -> list[str]:
 
 
 @SIZES
-def test_a_text_is_translated_while_it_is_written(browser, demo, size) -> None:
+def test_text_is_translated_while_typing(browser, demo, size) -> None:
     browser.look(*size)
     select(browser, source="en", target="de")
     assert write(browser, TEXT) == demo.translate(TEXT)
@@ -101,7 +101,7 @@ def test_a_text_is_translated_while_it_is_written(browser, demo, size) -> None:
     assert browser.evaluate("document.querySelector('#copy').disabled")
 
 
-def test_typing_is_awaited_and_aborts_the_request_before(browser, demo) -> None:
+def test_typing_delays_a_request_and_aborts_the_previous_one(browser, demo) -> None:
     select(browser, source="en", target="de")
     browser.evaluate("document.querySelector('#text').focus()")
     for word in TEXT.split():
@@ -176,7 +176,7 @@ def test_alternatives_replace_the_translation(browser, size) -> None:
     assert note == "Alternatives are shown for texts of at most 500 characters."
 
 
-def test_refused_alternatives_leave_the_translation(browser, demo) -> None:
+def test_refused_alternatives_keep_the_translation(browser, demo) -> None:
     select(browser, source="en", target="de")
     browser.evaluate(
         "const plain = window.fetch; window.fetch = (path, options) =>"
@@ -193,7 +193,7 @@ def test_refused_alternatives_leave_the_translation(browser, demo) -> None:
 
 @pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
 def test_the_translation_is_copied(browser, secure: bool) -> None:
-    """Without TLS, other machines have no `navigator.clipboard`."""
+    """Without TLS, pages from other machines have no `navigator.clipboard`."""
     select(browser, source="en", target="de")
     german = write(browser, TEXT)
     if secure:
@@ -212,7 +212,7 @@ def test_the_translation_is_copied(browser, secure: bool) -> None:
     assert browser.evaluate("window.copied") == german
 
 
-def test_the_keyboard_is_enough(browser, demo) -> None:
+def test_every_control_is_reached_by_keyboard(browser, demo) -> None:
     """Every control is reached by Tab in the order of the page, and has a visible focus."""
     select(browser, source="auto", target="de")
     browser.evaluate("document.querySelector('#text').focus()")
@@ -252,7 +252,7 @@ def test_a_long_text_is_refused_by_the_page(demo) -> None:
 
 
 @SIZES
-def test_a_busy_server_is_tried_again(address, demo, monkeypatch, size) -> None:
+def test_a_busy_server_offers_a_retry(address, demo, monkeypatch, size) -> None:
     plain = Admission.overload
     monkeypatch.setattr(Admission, "overload", lambda self: BusyError("too much", retry_after=7))
     with visit(address, READY, refusals=True) as browser:
@@ -272,7 +272,7 @@ def test_a_busy_server_is_tried_again(address, demo, monkeypatch, size) -> None:
         assert value(browser, "translation") == demo.translate(TEXT)
 
 
-def test_a_server_that_is_gone_is_named(demo) -> None:
+def test_an_unreachable_server_is_reported(demo) -> None:
     pair = f"en-de={ROOT / 'demo' / 'en-de'}"
     with serving(engine(pair)) as address, visit(address, READY, refusals=True) as browser:
         browser.evaluate("window.fetch = () => Promise.reject(new TypeError('offline')); null")
@@ -317,7 +317,7 @@ def test_a_key_is_kept_by_the_tab_only(demo, tmp_path) -> None:
         assert re.fullmatch(said, browser.evaluate(SAID))
 
 
-def test_a_model_of_unknown_languages(demo) -> None:
+def test_a_model_with_unknown_languages(demo) -> None:
     one = engine(str(ROOT / "demo" / "en-de"))
     with serving(one) as address, visit(address, READY) as browser:
         assert browser.evaluate("document.querySelector('#source').disabled")
@@ -333,7 +333,7 @@ def test_a_server_without_translation_models(writer) -> None:
 
 
 def test_names_of_languages(browser) -> None:
-    """Codes of several standards are named by the browser, other codes by the server."""
+    """The browser names codes of several standards, the server all other codes."""
     script = """import('/page/pairs.js').then(({ Pairs }) => {
         const codes = ['de', 'deu_Latn', 'zh', 'zho_Hant', 'pt-BR', 'nb', 'xx-1'];
         const pairs = new Pairs(codes.map((code) => ({ code, name: `${code}!`, targets: [] })));
@@ -347,7 +347,7 @@ def test_names_of_languages(browser) -> None:
     assert named == [["zh", "Chinese"], ["de", "German (de)"], ["deu_Latn", "German (deu_Latn)"]]
 
 
-def test_chinese_dark_and_remembered(browser, address) -> None:
+def test_chinese_and_dark_mode_are_stored(browser, address) -> None:
     select(browser, source="zh")
     browser.point("#language", click=True)
     assert browser.evaluate("document.documentElement.lang") == "zh-Hans"
@@ -370,7 +370,7 @@ def test_chinese_dark_and_remembered(browser, address) -> None:
     assert value(browser, "source") == "zh"
 
 
-def test_both_languages_have_the_same_texts(browser) -> None:
+def test_both_interface_languages_have_the_same_texts(browser) -> None:
     names = browser.evaluate(
         "import('/page/words.js').then(({ WORDS }) => Object.values(WORDS).map(Object.keys))"
     )
@@ -383,7 +383,7 @@ def test_both_languages_have_the_same_texts(browser) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @SIZES
-def test_axe_finds_no_fault(browser, size: tuple[int, int], dark: bool) -> None:
+def test_axe_finds_no_violation(browser, size: tuple[int, int], dark: bool) -> None:
     browser.look(*size, dark=dark, still=True)
     assert faults(browser) == []
     select(browser, source="auto", target="de")

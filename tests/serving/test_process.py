@@ -1,4 +1,4 @@
-"""`outrider serve` as a process: it says where it is, drains, and names what is wrong."""
+"""`outrider serve` as a process: its address, SIGTERM, and errors at the start."""
 
 import os
 import re
@@ -20,7 +20,7 @@ TEXT = "a small dog runs. two men play! where is the station?"
 
 
 class Process:
-    """A server of its own."""
+    """A server in a new process."""
 
     def __init__(self, log: Path, *arguments: object) -> None:
         line = [sys.executable, "-m", "outrider", "serve", *map(str, arguments), "--port", "0"]
@@ -75,7 +75,7 @@ def test_sigterm_lets_requests_in_flight_finish(start, translator, offline) -> N
 
 
 @pytest.mark.slow
-def test_it_runs_without_torch(start, translator) -> None:
+def test_the_native_backend_does_not_load_torch(start, translator) -> None:
     pytest.importorskip("outrider_native")
     server = start(f"en-de={translator}", "--backend", "native")
     maps = Path(f"/proc/{server.popen.pid}/maps")
@@ -117,7 +117,7 @@ def test_errors_are_reported_before_loading(
     assert "Traceback" not in message
 
 
-def test_a_port_that_is_taken(translator: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use(translator: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with bind("127.0.0.1", 0) as taken:
         taken.listen()
         port = str(taken.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The drafting race in a real browser without a window: types, watches, moves γ."""
+"""The page `/race` in headless Chromium: typing, the two lanes, changing γ."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ def demo() -> Translator:
 
 @pytest.fixture(scope="module")
 def address(demo: Translator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The demo, and a model without a drafter."""
+    """The demo and a model without a drafter."""
     bare = drafted.save_translator(tmp_path_factory.mktemp("page") / "bare", drafter=False)
     specs = [read_spec(f"en-de={ROOT / 'demo' / 'en-de'}"), read_spec(f"en-fr={bare}")]
     with serving(Engine(specs, load_options={"backend": "native", "threads": 1})) as url:
@@ -52,7 +52,7 @@ def write(browser: Browser, text: str) -> None:
 
 
 def finish(browser: Browser, *, patient: bool = False) -> str:
-    """Wait for the end, or skip to it, and return the verdict."""
+    """Wait for the end, or skip to it, and return the final message."""
     if not patient:
         browser.wait("!document.querySelector('#again').hidden")
         browser.evaluate("document.querySelector('#again').click()")
@@ -69,7 +69,7 @@ def words(browser: Browser, mode: str) -> str:
 def test_both_lanes_reach_the_same_text(browser, demo) -> None:
     write(browser, TEXT)
     browser.press("Enter", 13, modifiers=2)
-    browser.wait("document.querySelector('#tandem .round.drafted')")  # a draft on its way
+    browser.wait("document.querySelector('#tandem .round.drafted')")  # a draft is in progress
     browser.wait("document.querySelector('#ar .text .token')")
     early = words(browser, "ar")
     assert finish(browser, patient=True) == "The same text in 4 rounds instead of 13"
@@ -91,7 +91,7 @@ def test_both_lanes_reach_the_same_text(browser, demo) -> None:
     assert translated in spoken
 
 
-def test_gamma_and_the_block_are_moved_by_keys(browser, demo) -> None:
+def test_gamma_and_the_block_are_changed_by_keys(browser, demo) -> None:
     write(browser, TEXT)
     browser.evaluate("document.querySelector('[value=real]').click()")
     browser.point("#go", click=True)
@@ -173,7 +173,7 @@ def test_several_sentences_are_decoded_together(browser, demo) -> None:
     assert int(counted) == numbers[-1]
 
 
-def test_a_model_without_a_drafter_decodes_alone(browser) -> None:
+def test_a_model_without_a_drafter_uses_one_lane(browser) -> None:
     browser.evaluate(
         "document.querySelector('#model').value = 'en-fr';"
         "document.querySelector('#model').dispatchEvent(new Event('change'))"
@@ -185,7 +185,7 @@ def test_a_model_without_a_drafter_decodes_alone(browser) -> None:
     assert "no drafter" in browser.evaluate("document.querySelector('#tandem .about').textContent")
 
 
-def test_languages_are_chosen_where_a_model_has_many(tmp_path) -> None:
+def test_languages_are_selected_for_a_multilingual_model(tmp_path) -> None:
     pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
     folder = families.save(
         families.make("m2m_100"), tmp_path / "many", before="eng_Latn", after="</s>", languages=True
@@ -213,7 +213,7 @@ def test_errors_are_shown(browser) -> None:
     browser.events = [one for one in browser.events if one["method"] != "Log.entryAdded"]  # a 404
 
 
-def test_a_key_is_requested_and_accepted(translator, tmp_path) -> None:
+def test_an_api_key_is_requested_and_accepted(translator, tmp_path) -> None:
     secret = add_key(tmp_path / "keys.json", "alice", rate=None, priority="normal")
     engine = Engine([read_spec(f"en-de={translator}")])
     ready = "!document.querySelector('#key-field').hidden"
@@ -232,7 +232,7 @@ def test_a_key_is_requested_and_accepted(translator, tmp_path) -> None:
         assert finish(browser).startswith("The same text")
 
 
-def test_chinese_dark_and_remembered(browser, address) -> None:
+def test_chinese_and_dark_mode_are_stored(browser, address) -> None:
     browser.point("#language", click=True)
     assert browser.evaluate("document.documentElement.lang") == "zh-Hans"
     assert browser.evaluate("document.querySelector('#ar-title').textContent") == "自回归"
@@ -249,7 +249,7 @@ def test_chinese_dark_and_remembered(browser, address) -> None:
     assert browser.evaluate(left) == 0
 
 
-def test_reduced_motion_shows_the_end(browser) -> None:
+def test_reduced_motion_shows_the_result_at_once(browser) -> None:
     browser.look(*DESK, still=True)
     write(browser, TEXT)
     browser.point("#go", click=True)
@@ -259,7 +259,7 @@ def test_reduced_motion_shows_the_end(browser) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_axe_finds_no_fault(browser, size: tuple[int, int], dark: bool) -> None:
+def test_axe_finds_no_violation(browser, size: tuple[int, int], dark: bool) -> None:
     browser.look(*size, dark=dark, still=True)
     write(browser, TEXT)
     browser.point("#go", click=True)
@@ -267,6 +267,6 @@ def test_axe_finds_no_fault(browser, size: tuple[int, int], dark: bool) -> None:
     wide = browser.evaluate("document.documentElement.scrollWidth")
     assert wide <= size[0], "the page is wider than the window"
     for state in ("", "document.querySelector('#tandem .text').focus()"):
-        if state:  # tokens that are looked at have colours of their own
+        if state:  # focused tokens have other colours
             browser.evaluate(state)
         assert faults(browser) == []

@@ -1,4 +1,4 @@
-"""`outrider serve --ray`: replicas answer as the library does, and a killed one is replaced."""
+"""`outrider serve --ray`: replicas give the library's text, and a killed replica is replaced."""
 
 import os
 import re
@@ -46,7 +46,7 @@ def server(
 
 
 def replicas(server: psutil.Process) -> list[psutil.Process]:
-    """Its processes that hold models."""
+    """Return the processes that hold models."""
     return [one for one in psutil.process_iter() if _name(one).startswith("ray::ServeReplica")]
 
 
@@ -87,7 +87,7 @@ def test_a_killed_replica_is_replaced(server, offline) -> None:
     assert ask(url, TEXT).json()["translatedText"] == offline.translate(TEXT)
 
 
-def test_sigterm_ends_all_of_it(server) -> None:
+def test_sigterm_ends_all_processes(server) -> None:
     url, process = server
     children = process.children(recursive=True)
     process.terminate()
@@ -106,6 +106,6 @@ def test_sigterm_ends_all_of_it(server) -> None:
         (["--ray", "--replicas", "none"], "--replicas: got 'none', expected a number"),
     ],
 )
-def test_numbers_that_make_no_sense(translator, given, message, capsys) -> None:
+def test_invalid_numbers_of_replicas(translator, given, message, capsys) -> None:
     assert run(["serve", f"en-de={translator}", *given, "--port", "0"]) != 0
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The progress of a request: pieces finish in any order, and results are joined from the start."""
+"""The progress of a request: pieces finish in any order, and results are joined in order."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ def two_texts(**options: object) -> RequestHandle:
     return RequestHandle(works, **options)
 
 
-def test_a_text_grows_from_its_beginning() -> None:
+def test_the_beginning_of_a_text_grows_in_order() -> None:
     async def story() -> None:
         handle = two_texts()
         assert handle.places == [(0, 0), (0, 1), (1, 0)]

@@ -1,6 +1,6 @@
-"""The promise: many clients, mixed requests, some hang up; every answer is the offline one.
+"""Concurrent, mixed and cancelled requests: every response equals the offline translation.
 
-The size of the suite is small; `python lab/studies/serve_same_text.py` runs thousands.
+The suite sends few requests; `python lab/studies/serve_same_text.py` sends thousands.
 """
 
 import pytest
@@ -9,7 +9,7 @@ from tests.helpers.same_text import Outcome, play
 
 
 @pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.slow), "native"])
-def test_every_answer_equals_the_offline_translation(serve, translator, writer, backend) -> None:
+def test_every_response_equals_the_offline_translation(serve, translator, writer, backend) -> None:
     if backend == "native":
         pytest.importorskip("outrider_native")
     place = {"backend": backend}

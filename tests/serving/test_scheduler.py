@@ -19,7 +19,7 @@ def test_a_short_request_waits_for_one_sentence_of_a_document() -> None:
     assert [queue.take()[0] for _ in range(3)] == [book, note, book]
 
 
-def test_pieces_come_in_order_and_none_is_lost() -> None:
+def test_all_pieces_are_taken_in_order() -> None:
     queue = FairQueue()
     jobs = [job(n, priority) for n in (1, 3, 2) for priority in Priority]
     for one in jobs:
@@ -31,7 +31,7 @@ def test_pieces_come_in_order_and_none_is_lost() -> None:
     assert seen == {one: [*range(len(one.requests))] for one in jobs}
 
 
-def test_priorities_share_by_their_weight() -> None:
+def test_priorities_share_turns_by_their_weight() -> None:
     queue = FairQueue()
     for priority in Priority:
         queue.add(job(1000, priority))
@@ -39,7 +39,7 @@ def test_priorities_share_by_their_weight() -> None:
     assert turns == {Priority.low: 10, Priority.normal: 40, Priority.high: 160}
 
 
-def test_large_pieces_count_for_more() -> None:
+def test_turns_are_weighted_by_tokens() -> None:
     queue = FairQueue()
     queue.add(job(1000, Priority.high, tokens=40))
     queue.add(job(1000, Priority.normal, tokens=10))

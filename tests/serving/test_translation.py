@@ -1,4 +1,4 @@
-"""Routes through a pivot: every text equals two translations of the library in sequence."""
+"""Routes through a pivot: every text equals two consecutive translations by the library."""
 
 import asyncio
 import random
@@ -40,7 +40,7 @@ def second(onward: Path) -> Translator:
 def in_sequence(
     first: Translator, second: Translator, text: str, *, split: bool = True, **options: Any
 ) -> list[str]:
-    """Translate sentence by sentence with one model and then the other, best first."""
+    """Translate each sentence with the first model, then with the second; best result first."""
     parts: list[str] = []
     gaps: list[str] = []
     for part in split_sentences(text) if split else text.splitlines(keepends=True):

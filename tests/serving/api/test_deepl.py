@@ -1,4 +1,4 @@
-"""DeepL's published client, and the rest of its API."""
+"""DeepL's API, through its published client and raw requests."""
 
 import httpx
 import pytest
@@ -68,7 +68,7 @@ def test_html_and_sentences(url, offline) -> None:
         ({"unheard": 1}, "unheard: unknown field"),
     ],
 )
-def test_refusals_have_its_format(url, fields, message) -> None:
+def test_errors_have_the_format_of_deepl(url, fields, message) -> None:
     answer = post(url, **fields)
     assert answer.status_code == 400
     assert list(answer.json()) == ["message"]
@@ -76,7 +76,7 @@ def test_refusals_have_its_format(url, fields, message) -> None:
     assert post(url, formality="prefer_more").status_code == 200
 
 
-def test_the_client_raises_its_own_errors(url) -> None:
+def test_errors_raised_by_the_client(url) -> None:
     with pytest.raises(deepl.DeepLException, match="is not supported for given"):
         client(url).translate_text("two men", target_lang="DE", formality="less")
     with pytest.raises(deepl.DeepLException, match="glossaries are not offered"):
@@ -88,7 +88,7 @@ def test_the_client_raises_its_own_errors(url) -> None:
     )
 
 
-def test_its_keys(locked_with_key, offline) -> None:
+def test_api_keys(locked_with_key, offline) -> None:
     url, key = locked_with_key
     assert client(url, key).translate_text("two men", target_lang="DE").text == offline.translate(
         "two men"

@@ -33,13 +33,13 @@ def test_kiss_translator(url, offline) -> None:
         ("/kiss", {"text": "a"}, 400, "to: Field required"),
     ],
 )
-def test_refusals(url, path, body, status, message) -> None:
+def test_errors(url, path, body, status, message) -> None:
     answer = httpx.post(f"{url}{path}", json=body)
     assert answer.status_code == status
     assert message in answer.json()["error"]
 
 
-def test_keys_are_taken_from_the_query_and_the_header(locked_with_key, offline) -> None:
+def test_keys_are_read_from_the_query_and_the_header(locked_with_key, offline) -> None:
     url, key = locked_with_key
     wanted = offline.translate("two men")
     body = {"source_lang": "en", "target_lang": "de", "text_list": ["two men"]}

@@ -1,4 +1,4 @@
-"""Google's published client of version 2, and the rest of its API."""
+"""Version 2 of Google's API, through its published client and raw requests."""
 
 import httpx
 import pytest
@@ -75,7 +75,7 @@ def test_html_is_the_default(url, offline) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"), [({"target": "ja"}, "Invalid Value: "), ({}, "target: ")]
 )
-def test_refusals_have_its_format(url, fields, message) -> None:
+def test_errors_have_the_format_of_google(url, fields, message) -> None:
     answer = httpx.post(f"{url}{PATH}", json={"q": "two men"} | fields)
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -90,12 +90,12 @@ def test_refusals_have_its_format(url, fields, message) -> None:
     }
 
 
-def test_the_client_raises_its_own_errors(url) -> None:
+def test_errors_raised_by_the_client(url) -> None:
     with pytest.raises(exceptions.BadRequest, match="Invalid Value"):
         client(url).translate("two men", target_language="ja")
 
 
-def test_its_keys(locked_with_key, offline) -> None:
+def test_api_keys(locked_with_key, offline) -> None:
     url, key = locked_with_key
     found = client(url, key).translate("two men", target_language="de")
     assert found["translatedText"] == offline.translate("two men")

@@ -1,4 +1,4 @@
-"""LibreTranslate's published client, and the rest of its API."""
+"""LibreTranslate's API, through its published client and raw requests."""
 
 import httpx
 import pytest
@@ -54,7 +54,7 @@ def test_a_language_is_detected_from_the_text(serve, translator, tmp_path, offli
         assert answer["translatedText"] == offline.translate(text)
 
 
-def test_a_model_of_unknown_languages(serve, translator, offline) -> None:
+def test_a_model_with_unknown_languages(serve, translator, offline) -> None:
     url = serve(translator)
     said = {"translatedText": offline.translate("two men")}
     for languages in (
@@ -88,7 +88,7 @@ def test_a_model_of_unknown_languages(serve, translator, offline) -> None:
     assert "done" in httpx.post(f"{url}/watch", json={"text": "two men"}, timeout=60).text
 
 
-def test_a_target_is_left_out_where_there_is_one(serve, translator, tmp_path, offline) -> None:
+def test_the_target_may_be_omitted_if_only_one_exists(serve, translator, tmp_path, offline) -> None:
     twin = tmp_path / "twin"
     twin.symlink_to(translator)
     url = serve(f"en-de={translator}", f"de-fr={twin}", load=False)
@@ -110,7 +110,7 @@ def test_a_target_is_left_out_where_there_is_one(serve, translator, tmp_path, of
     }
 
 
-def test_settings_of_its_page(url) -> None:
+def test_frontend_settings(url) -> None:
     told = httpx.get(f"{url}/frontend/settings").json()
     assert told["charLimit"] == 20_000
     assert told["keyRequired"] is False
@@ -119,7 +119,7 @@ def test_settings_of_its_page(url) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n", "\0"])
-def test_nothing_has_no_language(url, text) -> None:
+def test_no_language_is_detected_in_blank_text(url, text) -> None:
     assert httpx.post(f"{url}/detect", json={"q": text}).json() == []
 
 

@@ -1,4 +1,4 @@
-"""MTranServer's API, also on the path that it shares with LibreTranslate's."""
+"""MTranServer's API, including the path that it shares with LibreTranslate's."""
 
 import httpx
 
@@ -16,7 +16,7 @@ def test_one_text_on_the_shared_path(url, offline) -> None:
     assert answer.json() == {"result": f"<p>{offline.translate('two men')}</p>"}
 
 
-def test_libretranslates_body_stays_its_own(url, offline) -> None:
+def test_a_libretranslate_body_on_the_shared_path(url, offline) -> None:
     body = {"q": '{"from": "en", "to": "de"}', "source": "en", "target": "de"}
     answer = httpx.post(f"{url}/translate", json=body)
     assert answer.json() == {"translatedText": offline.translate(body["q"])}
@@ -35,7 +35,7 @@ def test_several_texts(url, offline) -> None:
     assert (answer.status_code, answer.json()) == (400, {"error": "text: Field required"})
 
 
-def test_keys_are_taken_from_its_places(locked_with_key, offline) -> None:
+def test_api_keys(locked_with_key, offline) -> None:
     url, key = locked_with_key
     body = BODY | {"text": "two men"}
     for given in (

@@ -1,4 +1,4 @@
-"""OpenAI's API: the published client, streams that add up to the whole, and stops."""
+"""OpenAI's API: the published client, streams and stop strings."""
 
 import json
 import shutil
@@ -73,7 +73,7 @@ def test_a_completion(client: openai.OpenAI, alone: Generator) -> None:
     assert answer.usage.prompt_tokens == len(alone.tokenizer.encode("two men"))
 
 
-def test_drawn_completions(client: openai.OpenAI, alone: Generator) -> None:
+def test_sampled_completions(client: openai.OpenAI, alone: Generator) -> None:
     answer = client.completions.create(
         model="text", prompt="two men", max_tokens=9, n=3, temperature=0.8, top_p=0.9, seed=3
     )
@@ -81,7 +81,7 @@ def test_drawn_completions(client: openai.OpenAI, alone: Generator) -> None:
     assert [one.text for one in answer.choices] == alone.generate(["two men"] * 3, **wanted)
 
 
-def test_a_stream_adds_up_to_the_whole(client: openai.OpenAI, alone: Generator) -> None:
+def test_a_stream_adds_up_to_the_whole_text(client: openai.OpenAI, alone: Generator) -> None:
     told = client.completions.create(
         model="text",
         prompt=["two men", "a small"],
@@ -160,7 +160,7 @@ def test_a_chat(client: openai.OpenAI, alone: Generator) -> None:
     messages = [{"role": "system", "content": "we go"}, {"role": "user", "content": "two men"}]
     answer = client.chat.completions.create(model="chatty", messages=messages, max_tokens=9)
     said = answer.choices[0].message.content
-    # The same tokens by hand: the special ones are those of the template, once each.
+    # The same tokens by hand: each special token of the template occurs once.
     encode, end = alone.tokenizer.encode, alone.tokenizer.eos_id
     rest = [*encode("s we go"), end, *encode("u two men"), end, *encode("a ")]
     request = Request(start=alone.tokenizer.bos_id, prompt=rest, max_new_tokens=9)
@@ -173,7 +173,7 @@ def test_a_chat(client: openai.OpenAI, alone: Generator) -> None:
     assert "".join(one.choices[0].delta.content or "" for one in told) == said
 
 
-def test_text_of_users_is_never_a_special_token(client: openai.OpenAI) -> None:
+def test_special_tokens_in_user_text_are_refused(client: openai.OpenAI) -> None:
     with pytest.raises(openai.UnprocessableEntityError, match="contains </s>"):
         client.chat.completions.create(
             model="chatty", messages=[{"role": "user", "content": "a</s>system"}]
@@ -183,7 +183,9 @@ def test_text_of_users_is_never_a_special_token(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("model", "said"), [("en-de", "translation model, not a chat model"), ("text", "no chat tem")]
 )
-def test_a_model_that_holds_no_conversations(client: openai.OpenAI, model: str, said: str) -> None:
+def test_chat_needs_a_chat_model_and_a_template(
+    client: openai.OpenAI, model: str, said: str
+) -> None:
     with pytest.raises(openai.UnprocessableEntityError, match=said):
         client.chat.completions.create(model=model, messages=[{"role": "user", "content": "a"}])
 

@@ -39,7 +39,7 @@ def test_a_text_and_a_list(url, offline) -> None:
     ],
     ids=str,
 )
-def test_options_are_those_of_the_library(url, offline, options) -> None:
+def test_options_give_the_same_text_as_in_the_library(url, offline, options) -> None:
     body = {"q": [TEXT, "two men"], "source": "en", "target": "de", "options": options}
     answer = httpx.post(f"{url}/translate", json=body)
     assert answer.json() == {"translatedText": offline.translate(body["q"], **options)}
@@ -102,7 +102,7 @@ def test_errors_of_a_form_are_named(url, kind, body, said) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["q", "a b", "é"]), st.text()), min_size=1, max_size=8))
-def test_both_kinds_of_form_hold_the_same(pairs: list[tuple[str, str]]) -> None:
+def test_both_kinds_of_form_are_parsed_alike(pairs: list[tuple[str, str]]) -> None:
     sent = httpx.Request("POST", "http://x", files=[(key, (None, one)) for key, one in pairs])
     multipart = form_to_json(sent.headers["content-type"].encode(), sent.read())
     kind = b"application/x-www-form-urlencoded; charset=utf-8"

@@ -1,4 +1,4 @@
-"""`/watch` over a real socket: every round of both modes, and what they come to."""
+"""`/watch` over a real socket: the rounds of both modes and the final events."""
 
 import json
 import re
@@ -23,7 +23,7 @@ TEXT = "a small dog runs. two men play! where is the station?"
 
 
 def events(url: str, **body: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Ask, and take the answer apart."""
+    """Send a request and parse its events."""
     answer = httpx.post(f"{url}/watch", json=body, timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -39,7 +39,7 @@ def of(found: list[tuple[str, dict[str, Any]]], name: str, mode: str) -> list[di
 
 
 def spelled(rounds: list[dict[str, Any]]) -> str:
-    """Put together what was kept, piece by piece."""
+    """Join the kept tokens, piece by piece."""
     pieces: dict[int, str] = {}
     for one in rounds:
         kept = [t["text"] for t in one["tokens"] if t["kind"] not in ("refused", "dropped")]
@@ -72,7 +72,7 @@ def test_both_modes_stream_the_rounds_of_the_same_text(url, offline) -> None:
     assert len(drafted) == len(offline_rounds)
 
 
-def test_a_model_that_writes_from_right_to_left_is_not_watched(serve, tmp_path: Path) -> None:
+def test_a_right_to_left_model_is_refused(serve, tmp_path: Path) -> None:
     folder = drafted.save_translator(tmp_path / "turned", right_to_left=True)
     url = serve(f"en-de={folder}")
     answer = httpx.post(f"{url}/watch", json={"text": TEXT}, timeout=60)
@@ -92,19 +92,19 @@ def test_gamma_is_used(url, offline) -> None:
     assert refused[1] < refused[0]
 
 
-def test_a_slow_first_run_is_not_the_last(url, monkeypatch) -> None:
-    monkeypatch.setattr(watch, "RUN_SECONDS", 5e-4)  # seconds: no run is that short
+def test_a_slow_first_run_is_repeated(url, monkeypatch) -> None:
+    monkeypatch.setattr(watch, "RUN_SECONDS", 5e-4)  # seconds: every run takes longer
     for mode in ("tandem", "ar"):
         (done,) = of(events(url, text=TEXT), "done", mode)
         assert done["takes"] > 1
 
 
-def test_a_block_is_no_longer_than_the_drafter_can(url) -> None:
+def test_the_block_is_limited_by_the_drafter(url) -> None:
     start = events(url, text="two men", draft_tokens=60)[0][1]
     assert start["draft_tokens"] == start["longest_draft"] == 6
 
 
-def test_the_end_is_a_round_too(serve) -> None:
+def test_the_end_token_is_a_round_too(serve) -> None:
     pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
     text = "Do you think that she will come to the party tonight? Thank you."
     found = events(serve(f"en-de={DEMO}", load_options={"backend": "native"}), text=text)
@@ -119,7 +119,7 @@ def test_models_and_their_languages(url) -> None:
     assert one == {"name": "en-de", "pair": ["en", "de"], "sources": [], "targets": []}
 
 
-def test_a_model_without_a_drafter_and_one_that_continues(serve, writer, tmp_path) -> None:
+def test_a_model_without_a_drafter_and_a_language_model(serve, writer, tmp_path) -> None:
     bare = drafted.save_translator(tmp_path / "bare", drafter=False)
     url = serve(f"en-de={bare}", writer)
     found = events(url, model="en-de", text="two men")
@@ -191,7 +191,7 @@ def test_errors_are_named(url, change, status, said) -> None:
     assert said in json.dumps(answer.json())
 
 
-def test_a_fault_on_the_way_is_the_last_event(url, monkeypatch) -> None:
+def test_an_internal_error_is_the_last_event(url, monkeypatch) -> None:
     async def broken(*_: object) -> Any:
         raise RuntimeError("with a user's text in it")
 
@@ -219,7 +219,7 @@ def test_one_deadline_covers_both_modes(serve, translator, monkeypatch) -> None:
     assert data["message"].startswith("the request did not finish within 4 seconds")
 
 
-def test_every_run_begins_when_the_request_began(url, monkeypatch) -> None:
+def test_the_deadline_of_every_run_counts_from_the_request(url, monkeypatch) -> None:
     began, admit = [], Engine.admit
 
     def noted(self: Engine, request: TextRequest, **given: Any) -> Any:
@@ -234,7 +234,7 @@ def test_every_run_begins_when_the_request_began(url, monkeypatch) -> None:
     assert began[0] is not None
 
 
-def test_a_disconnected_viewer_is_cancelled(serve, translator, monkeypatch) -> None:
+def test_a_disconnected_client_is_cancelled(serve, translator, monkeypatch) -> None:
     step = Session.step
 
     def late(session: Session) -> Any:
