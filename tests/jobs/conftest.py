@@ -1,4 +1,4 @@
-"""A corpus of several files, a model for it, and what comes of them when nothing disturbs it."""
+"""A corpus of several files, a model, and the expected output of an undisturbed run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Distillation: the very tokens of greedy decoding, whatever kills the run in between."""
+"""Distillation: targets equal greedy output, also after a killed run is resumed."""
 
 import json
 import random
@@ -33,7 +33,7 @@ BLOCK = 16
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A prepared corpus of several blocks and a model of its vocabulary that sometimes ends."""
+    """A corpus of several blocks and a model with its vocabulary that sometimes emits `eos`."""
     monkeypatch.setattr(prepare_module, "BLOCK_ROWS", BLOCK)
     prepared = save_corpus(tmp_path, lines=60, valid_rows=5)
     save_translator(prepared, tmp_path / "model")
@@ -126,7 +126,7 @@ def test_improbable_targets_are_dropped(folder: Path, options: dict[str, Any]) -
     everything = rows(distilled(folder, "all", **options), "train", columns)
     means = sorted(mean(source) for source, _ in everything)
     _, place = max((b - a, n) for n, (a, b) in enumerate(pairwise(means)))
-    middle = (means[place] + means[place + 1]) / 2  # where rounding cannot matter
+    middle = (means[place] + means[place + 1]) / 2  # far from rounding errors
     kept = distilled(folder, "some", **options, min_score=middle)
     assert rows(kept, "train", columns) == [
         (source, target) for source, target in everything if mean(source) >= middle
@@ -136,7 +136,7 @@ def test_improbable_targets_are_dropped(folder: Path, options: dict[str, Any]) -
         distilled(folder, "none", **options, min_score=0.0)
 
 
-def test_the_folder_trains_and_names_its_origin(folder: Path) -> None:
+def test_the_folder_trains_and_records_its_origin(folder: Path) -> None:
     found = distilled(folder)
     stream = BatchStream(found, tokens=256, seed=0, max_length=31)
     assert set(next(iter(stream)).tensors) == {"input_ids", "attention_mask", "labels"}
@@ -183,7 +183,7 @@ def test_a_killed_run_resumes_at_the_first_missing_shard(
     assert distilled(folder).reused
 
 
-def test_another_model_cannot_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_model_cannot_resume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(distill_module, "ShardWriter", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -251,7 +251,7 @@ def test_a_language_model_continues_the_first_half_of_every_row(tmp_path: Path) 
         ((answer,),) = decode(model.backend, [request], config)
         end = [model.backend.eos] if answer.finish == "eos" else []
         assert new == [*prompt, *answer.tokens, *end]
-    # Rows are cut where the model was asked to go on, so they must not be cut anew every epoch.
+    # Rows are cut at the end of the prompt, so epochs must not cut them again.
     labels = [
         tuple(x for x in row if x != -100)
         for batch in _epoch(found)
@@ -312,7 +312,7 @@ def test_a_finished_shard_that_is_damaged_is_written_again(
     open_prepared(again.folder, verify=True)
 
 
-def test_killed_as_it_is_published_nothing_is_decoded_again(
+def test_a_kill_during_publishing_repeats_no_decoding(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

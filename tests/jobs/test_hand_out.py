@@ -1,4 +1,4 @@
-"""How units are handed to actors and what is told of their errors, without Ray itself."""
+"""Assignment of units to actors and reporting of their errors, without Ray."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ class ActorError(Exception):
 
 
 class Ray:
-    """Actors that work when they are asked for what they did; the last one called is first."""
+    """A fake Ray: calls run when their result is fetched; the last call finishes first."""
 
     exceptions = SimpleNamespace(RayTaskError=TaskError, RayActorError=ActorError)
 
@@ -88,7 +88,7 @@ def failing(error: Exception) -> Callable[[], Work]:
     return lambda: work
 
 
-def test_damaged_input_is_an_outcome(monkeypatch) -> None:
+def test_damaged_input_is_a_result(monkeypatch) -> None:
     _, outcomes, _ = run(monkeypatch, failing(DataError("file: damaged")))
     assert [(one.unit, one.fault) for one in outcomes if one.fault] == [(UNITS[2], "file: damaged")]
     assert len(outcomes) == len(UNITS)
@@ -107,7 +107,7 @@ def test_errors_of_a_worker_are_raised_by_the_driver(monkeypatch) -> None:
         run(monkeypatch, start)
 
 
-def test_a_worker_that_ends_again_and_again_is_one_sentence(monkeypatch) -> None:
+def test_repeated_worker_deaths_give_one_sentence(monkeypatch) -> None:
     message = "train-00002: its worker was killed 4 times, usually for lack of memory; use fewer"
     with pytest.raises(ResourceError, match=message):
         run(monkeypatch, failing(ActorError()))

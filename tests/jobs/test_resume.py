@@ -1,4 +1,4 @@
-"""One worker, in the driver's process: what is killed, damaged or done twice is put right."""
+"""One worker in the driver's process: recovery from kills, damaged files and repeated runs."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ def distilled(home: Path, out: Path, **options) -> Prepared:
 
 @pytest.fixture
 def copy(home: Path, tmp_path: Path) -> Path:
-    """The corpus and the model, to be damaged."""
+    """A copy of the corpus and the model that tests may damage."""
     for name in ("prepared", "model", "whole"):
         shutil.copytree(home / name, tmp_path / name)
     return tmp_path
@@ -52,7 +52,7 @@ def test_a_killed_driver_costs_one_shard(home: Path, tmp_path: Path, moment: str
     check_rows(home, tmp_path / "out")
 
 
-def test_a_second_driver_is_refused_and_disturbs_nothing(home: Path, tmp_path: Path) -> None:
+def test_a_second_driver_is_refused_without_effect(home: Path, tmp_path: Path) -> None:
     driver = EngineThread(home, tmp_path / "out")
     driver.hold("train-00000")
     driver.start()
@@ -114,7 +114,7 @@ def test_a_shard_that_is_damaged_while_the_job_runs_is_set_aside(copy: Path) -> 
     check_rows(copy, copy / "out")
 
 
-def test_a_shard_of_another_model_does_not_count(copy: Path) -> None:
+def test_a_shard_of_another_model_is_translated_again(copy: Path) -> None:
     driver = EngineThread(copy, copy / "out")
     driver.hold("train-00002")
     driver.start()
@@ -164,6 +164,6 @@ def test_speed_and_time_left_come_from_the_records(home: Path, tmp_path: Path) -
     assert status.seconds_left == pytest.approx((85 - 32) / 2)
 
 
-def test_workers_that_make_no_sense(home: Path, tmp_path: Path) -> None:
+def test_invalid_worker_counts_are_refused(home: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="workers: got 0, expected 1 or more"):
         distilled(home, tmp_path / "out", workers=0)

@@ -1,4 +1,4 @@
-"""`lab/studies/jobs_simulation.py`: the loop of a job on a clock that is simulated."""
+"""`lab/studies/jobs_simulation.py`: the loop of a job on a simulated clock."""
 
 import importlib.util
 import math
@@ -22,7 +22,7 @@ def simulation() -> ModuleType:
     return module
 
 
-def test_with_nothing_in_the_way_all_workers_work(simulation: ModuleType) -> None:
+def test_without_overhead_all_workers_are_busy(simulation: ModuleType) -> None:
     seen = simulation.simulate(
         simulation.Costs(**FREE), workers=7, unit_seconds=3.0, deaths_per_hour=0.0
     )
@@ -31,7 +31,7 @@ def test_with_nothing_in_the_way_all_workers_work(simulation: ModuleType) -> Non
 
 
 def test_lost_work_follows_the_exponential_distribution(simulation: ModuleType) -> None:
-    """Deaths a finished shard are e^(rate·t) - 1; each ended before the shard did."""
+    """Expected deaths per finished shard are e^(rate·t) - 1, each before the shard ends."""
     unit, hourly = 60.0, 2.0
     seen = simulation.simulate(
         simulation.Costs(**FREE), workers=500, unit_seconds=unit, deaths_per_hour=hourly
@@ -44,7 +44,7 @@ def test_lost_work_follows_the_exponential_distribution(simulation: ModuleType) 
     assert seen.lost == pytest.approx(seen.deaths * mean, rel=0.15)
 
 
-def test_a_driver_that_has_no_time_is_the_limit(simulation: ModuleType) -> None:
+def test_a_busy_driver_limits_the_speed(simulation: ModuleType) -> None:
     costs = simulation.Costs(**FREE | {"hand": 0.5, "wait": 0.01})
     seen = simulation.simulate(costs, workers=50, unit_seconds=1.0, deaths_per_hour=0.0)
     assert seen.driver / seen.seconds > 0.99
@@ -52,7 +52,7 @@ def test_a_driver_that_has_no_time_is_the_limit(simulation: ModuleType) -> None:
 
 
 def test_shards_whose_workers_die_are_repeated(simulation: ModuleType) -> None:
-    """A shard as long as workers live fails four times in a row now and then; no work is lost."""
+    """Shards as long as a worker's mean life may fail four times in a row; no work is lost."""
     seen = simulation.simulate(
         simulation.Costs(**FREE), workers=20, unit_seconds=3600.0, deaths_per_hour=1.0
     )

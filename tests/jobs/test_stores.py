@@ -1,4 +1,4 @@
-"""`outrider translate --shards` from and to stores: the promises of a disk, without its renames."""
+"""`outrider translate --shards` with stores: the guarantees of a disk without atomic renames."""
 
 import gzip
 import json
@@ -60,7 +60,7 @@ def bucket() -> Iterator[str]:
 
 @pytest.fixture(params=["disk", "memory", "s3"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a test works: nobody else does."""
+    """An empty location for one test."""
     if request.param == "disk":
         return str(tmp_path)
     url = "memory:/" if request.param == "memory" else request.getfixturevalue("bucket")
@@ -115,7 +115,7 @@ def translated(model: Path, source: str, out: str, **options):
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which files are begun, in their order."""
+    """Names of the files whose translation started, in order."""
     begun: list[str] = []
     original = module._TranslateFile.__call__
 
@@ -128,7 +128,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def interrupted(model: Path, source: str, out: str, *, at: str) -> None:
-    """Give the command, and interrupt it when `at` is written but has no record."""
+    """Run the command and interrupt it after `at` is written but before its record."""
     original = folder_module.JobFolder.finish
 
     def finish(self, unit, *arguments, **options) -> None:
@@ -142,7 +142,7 @@ def interrupted(model: Path, source: str, out: str, *, at: str) -> None:
             translated(model, source, out)
 
 
-def test_every_store_holds_the_same_in_the_end(
+def test_every_store_gets_the_same_output(
     model: Path, expected: dict[str, str], root: str, started: list[str]
 ) -> None:
     source, out = fill(f"{root}/in"), f"{root}/out"
@@ -181,7 +181,7 @@ def test_an_interrupted_job_is_resumed(
     interrupted(model, source, out, at="c.txt")
     status = read_status(out)
     assert (status.done, status.shards, status.rows_done) == (2, 5, 5)
-    put(f"{source}/a.txt", "dd a\n")  # finished, but from another text
+    put(f"{source}/a.txt", "dd a\n")  # finished, but the source has changed
     started.clear()
     translated(model, source, out)
     assert started == ["a.txt", "c.txt", "d.txt", "empty.txt"]
@@ -189,7 +189,7 @@ def test_an_interrupted_job_is_resumed(
     assert names(out) == {*expected, "translated.json"}
 
 
-def test_without_its_record_or_with_another_content_a_shard_does_not_count(
+def test_a_shard_needs_its_record_and_the_recorded_content(
     model: Path, expected: dict[str, str], store: str, started: list[str]
 ) -> None:
     source, out = fill(f"{store}/in"), f"{store}/out"
@@ -239,7 +239,7 @@ def test_an_object_that_changes_during_translation_is_refused(
 
     def look(*arguments):
         found = original(*arguments)
-        put(f"{source}/c.txt", "dab bad.\nabcd\nc b a.\n")  # as many rows
+        put(f"{source}/c.txt", "dab bad.\nabcd\nc b a.\n")  # the same number of rows
         return found
 
     monkeypatch.setattr(module, "_list_units", look)
@@ -332,7 +332,7 @@ def test_a_claim_is_renewed_and_its_loss_is_noticed(
     assert json.loads(get(f"{out}/.lock")) == other, "it is another's"
 
 
-def test_where_nothing_is_created_exclusively_the_last_to_write_has_it(
+def test_without_exclusive_create_the_last_writer_holds_the_lock(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = f"{store}/out"
@@ -389,7 +389,7 @@ translate.translate_shards(model, source, out, place=place, progress=False)
         pytest.param("end", [], marks=pytest.mark.slow),
     ],
 )
-def test_killed_at_work_on_s3_every_row_is_there_once_and_in_order(
+def test_a_killed_job_on_s3_has_every_row_once_in_order(
     model: Path,
     expected: dict[str, str],
     bucket: str,
@@ -432,7 +432,7 @@ def test_killed_at_work_on_s3_every_row_is_there_once_and_in_order(
 
 
 def said(capfd: pytest.CaptureFixture[str], *line: str) -> str:
-    """The one sentence of a command that fails."""
+    """The error line of a failing command."""
     assert run([*line]) == 2
     (sentence,) = capfd.readouterr().err.splitlines()
     return sentence
@@ -510,7 +510,7 @@ def test_a_read_only_store_keeps_finished_shards(
     assert read_status(out).done == 1
 
 
-def test_a_package_that_is_missing_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     fix = "needs gcsfs, which is not installed: pip install gcsfs"
     with pytest.raises(ConfigError, match=f"gs://bucket/in: {fix}"):

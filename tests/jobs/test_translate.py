@@ -1,4 +1,4 @@
-"""`outrider translate --shards`: every file once, as alone, whatever happens in between."""
+"""`outrider translate --shards`: each file is translated once, also after an interruption."""
 
 import gzip
 import json
@@ -59,7 +59,7 @@ def texts(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.glob("*.txt")}
 
 
-def test_files_are_translated_as_their_lines_are_alone(
+def test_a_file_gets_the_translations_of_its_lines(
     model: Path, source: Path, expected: dict[str, str], tmp_path: Path
 ) -> None:
     out = translated(model, source, tmp_path / "out")
@@ -74,7 +74,9 @@ def test_files_are_translated_as_their_lines_are_alone(
     assert (out / "a.txt").stat().st_mtime_ns == stamp, "nothing was left to do"
 
 
-def test_sampling_draws_as_if_all_were_one_text(model: Path, source: Path, tmp_path: Path) -> None:
+def test_sampling_equals_that_of_one_concatenated_file(
+    model: Path, source: Path, tmp_path: Path
+) -> None:
     drawn = {"strategy": "sample", "seed": 3}
     out = translated(model, source, tmp_path / "out", **drawn)
     everything = [line for lines in LINES.values() for line in lines]
@@ -106,7 +108,7 @@ def test_a_killed_job_is_resumed(
             translated(model, source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert read_status(tmp_path / "out").done == 2
-    (source / "a.txt").write_text("dd a\n")  # finished, but from another text
+    (source / "a.txt").write_text("dd a\n")  # finished, but the source has changed
 
     again: list[str] = []
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Workers of Ray: killed, out of disk, given damaged input, they write what one process writes."""
+"""Ray workers write the output of one process despite kills, full disks and damaged input."""
 
 import os
 import shutil
@@ -63,7 +63,7 @@ def test_a_killed_worker_costs_one_shard(driver: EngineThread, moment: str) -> N
 
 
 def check_addresses(process: psutil.Process) -> None:
-    """Nothing of Ray listens where another machine could reach it."""
+    """Check that Ray listens on loopback only."""
     everyone = [process, *process.children(recursive=True)]
     found = {
         connection.laddr.ip.removeprefix("::ffff:")

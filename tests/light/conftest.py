@@ -1,4 +1,4 @@
-"""Tests that need no more than `pip install outrider`; CI runs them where nothing else is."""
+"""Tests that need only `pip install outrider`; CI runs them in such an environment."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 @pytest.fixture(autouse=True)
 def _no_wish(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the native core compute, as it does where nobody asks for anything else."""
+    """Use the native core, which is the default without `OUTRIDER_BACKEND`."""
     pytest.importorskip("outrider_native", reason="outrider-native is not installed")
     monkeypatch.delenv("OUTRIDER_BACKEND", raising=False)
 

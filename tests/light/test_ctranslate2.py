@@ -1,5 +1,6 @@
-"""A CTranslate2 folder in the manner of OpenNMT: sides with vocabularies of their own, no end of
-a source, `<blank>` for padding. It is read without CTranslate2, and without PyTorch."""
+"""A CTranslate2 folder as OpenNMT writes it: separate vocabularies, no end token after sources,
+`<blank>` for padding. It is read without CTranslate2 and without PyTorch.
+"""
 
 from pathlib import Path
 
@@ -62,13 +63,13 @@ def write(tmp_path: Path, arrays: dict[str, NDArray[np.float32]]) -> Path:
     return folder
 
 
-def test_the_sides_keep_their_own_words(folder: Path) -> None:
+def test_source_and_target_keep_separate_vocabularies(folder: Path) -> None:
     translator = outrider.load(folder)
     assert isinstance(translator, Translator)
     assert isinstance(translator.backend, NativeBackend)
     tokenizer = translator.tokenizer
     ids = tokenizer.encode("the dog sees a cat.")
-    assert ids == [8, 6, 7, 5, 4, 9]  # "▁a" and the end changed places: 3 is the end on both sides
+    assert ids == [8, 6, 7, 5, 4, 9]  # "▁a" and the end are swapped: both ends are 3
     assert tokenizer.encode("the owl")[-1] == tokenizer.unk_id
     assert tokenizer.decode([4, 5, 6, 7, 8, 9, 3]) == "ein Hund sieht die Katze."
     assert tokenizer.encode_target_batch(["die Katze sieht."]) == [[7, 8, 6, 9]]
@@ -77,7 +78,7 @@ def test_the_sides_keep_their_own_words(folder: Path) -> None:
     assert text == translator.translate(["the dog sees a cat.", "a dog"], max_new_tokens=6)[0]
 
 
-def test_rows_are_those_of_the_file(folder: Path) -> None:
+def test_weights_equal_those_of_the_file(folder: Path) -> None:
     part = read_model(folder)
     assert isinstance(part.config, Seq2SeqSpec)
     assert not part.config.source_end
@@ -96,8 +97,8 @@ def test_rows_are_those_of_the_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_a_head_with_scales_of_its_own_is_not_the_embedding(factor: float, tmp_path: Path) -> None:
-    """Half of a table is the same numbers in int8, and twice the scales."""
+def test_a_head_with_other_scales_is_not_tied(factor: float, tmp_path: Path) -> None:
+    """A halved table has the same int8 values with doubled scales."""
     arrays = random_arrays()
     arrays["head.weight"] = arrays["tokens.weight"] * np.float32(factor)
     part = read_model(write(tmp_path, arrays))

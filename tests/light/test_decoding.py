@@ -1,4 +1,4 @@
-"""All that a light install is for: decoding in every mode, from our folders and from Marian's."""
+"""The light install: decoding in every mode, from Outrider and Marian folders."""
 
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,13 @@ def translator(demo: Path) -> Translator:
     return loaded
 
 
-def test_the_core_computes_the_demo(translator: Translator) -> None:
+def test_the_native_core_runs_the_demo(translator: Translator) -> None:
     assert isinstance(translator.backend, NativeBackend)
     assert translator.backend.dtype == "int8"
     assert translator.translate(TEXTS[0]) == "Wo ist der Bahnhof?"
 
 
-def test_tandem_writes_what_greedy_writes(translator: Translator) -> None:
+def test_tandem_equals_greedy(translator: Translator) -> None:
     expected = translator.translate(TEXTS)
     assert translator.translate(TEXTS, mode="tandem") == expected
     assert translator.translate(TEXTS, draft_tokens=5) == expected
@@ -46,21 +46,21 @@ OTHERS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OTHERS, ids=str)
-def test_every_other_way_writes_german(translator: Translator, options: dict[str, Any]) -> None:
+def test_other_modes_write_german(translator: Translator, options: dict[str, Any]) -> None:
     found = translator.translate(TEXTS, **options)
     assert "Bahnhof" in found[0]
     assert found[2] == ""
     assert translator.translate(TEXTS, **options) == found
 
 
-def test_a_language_model_goes_on(writer: Path) -> None:
+def test_a_language_model_continues_a_prompt(writer: Path) -> None:
     loaded = outrider.load(writer)
     assert isinstance(loaded, Generator)
     options = {"temperature": 1.0, "seed": 5, "max_new_tokens": 6}
     assert loaded.generate("Where is", **options) == loaded.generate("Where is", **options)
 
 
-def test_a_marian_folder_is_loaded_as_it_is(tmp_path: Path) -> None:
+def test_a_marian_folder_is_loaded_without_conversion(tmp_path: Path) -> None:
     sizes = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "vocab_size": 0}
     heads = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
     inner = dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 24)
@@ -103,7 +103,7 @@ def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
         outrider.load(folder)
 
 
-def test_wrong_wishes_are_named(demo: Path) -> None:
+def test_invalid_options_are_named(demo: Path) -> None:
     with pytest.raises(ConfigError, match="dtype: got 'int3'"):
         outrider.load(demo, dtype="int3")
     with pytest.raises(ConfigError, match="threads: got 0"):

@@ -1,4 +1,4 @@
-"""What decodes on the native core imports nothing that only training needs."""
+"""Decoding with the native core does not import packages that only training needs."""
 
 import subprocess
 import sys
@@ -87,7 +87,7 @@ def test_a_folder_on_a_disk_is_translated_without_the_packages_of_stores(
 ) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text(f"{TEXT}\n")
-    heavy = {*HEAVY, "fsspec", "ray"} - {"filelock"}  # which is the lock
+    heavy = {*HEAVY, "fsspec", "ray"} - {"filelock"}  # the lock needs it
     code = RUN.replace(f"heavy = {HEAVY!r}", f"heavy = {heavy!r}")
     line = ["translate", "--model", str(demo), "--shards", str(tmp_path / "in")]
     done = subprocess.run(

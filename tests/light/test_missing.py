@@ -1,4 +1,4 @@
-"""What a light install lacks is named in one sentence, with what to install for it."""
+"""One sentence names a missing package and the command that installs it."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ TORCH = "needs PyTorch, which is not installed: pip install 'outrider[train]'"
 
 
 def say(*line: str | Path) -> str:
-    """The one line on stderr of a command that fails."""
+    """The single stderr line of a failing command."""
     command = [sys.executable, "-c", RUN, *map(str, line)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2, done.stderr
@@ -30,7 +30,7 @@ def say(*line: str | Path) -> str:
     return said
 
 
-def test_training_names_what_it_needs(tmp_path: Path) -> None:
+def test_training_names_missing_packages(tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(CONFIG)
     assert say("train", config) == f"outrider: outrider train {TORCH}"
@@ -74,13 +74,13 @@ def test_a_server_names_its_extra(demo: Path) -> None:
     assert say("serve", f"en-de={demo}") == f"outrider: outrider serve {wanted}"
 
 
-def test_a_wish_that_only_pytorch_grants_is_named(demo: Path) -> None:
+def test_an_option_that_needs_pytorch_is_named(demo: Path) -> None:
     line = ("translate", "--model", demo, "hello")
     assert say(*line, "--backend", "torch") == f"outrider: backend torch {TORCH}"
     assert say(*line, "--device", "cuda") == f"outrider: device 'cuda' {TORCH}"
 
 
-def test_a_model_that_only_pytorch_computes_is_named(tmp_path: Path) -> None:
+def test_a_model_that_needs_pytorch_is_named(tmp_path: Path) -> None:
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
     config = Seq2SeqSpec(vocab_size=plain_folder.WORDS, position="alibi", **sizes)
     folder = plain_folder.save(tmp_path / "model", config)

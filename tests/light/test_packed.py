@@ -1,4 +1,4 @@
-"""Packed weights are kept: a second start packs nothing, and nothing that is kept can do harm."""
+"""Packed weights are cached: a second start reuses them, and a bad cache file changes no output."""
 
 import mmap
 import os
@@ -36,12 +36,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start(folder: Path, **options: object) -> tuple[bool, list[str]]:
-    """Whether packed weights were found, and what is said with them."""
+    """Return whether packed weights were found, and the translations."""
     loaded = outrider.load(folder)
     return loaded.backend.core.mapped, loaded.translate(TEXTS, **options or {"draft_tokens": 4})
 
 
-def test_a_second_start_packs_nothing_and_says_the_same(model: Path, cache: Path) -> None:
+def test_a_second_start_reuses_packed_weights(model: Path, cache: Path) -> None:
     first, second = start(model), start(model)
     assert (first[0], second[0]) == (False, True)
     assert first[1] == second[1]
@@ -65,7 +65,7 @@ def test_other_weights_are_packed_again(model: Path, cache: Path) -> None:
 
 
 def reverse_rows(path: Path) -> None:
-    """Reverse eight rows in the middle of the embeddings; sums, size and time stay."""
+    """Reverse eight rows in the middle of the embeddings; checksum, size and time stay the same."""
     from outrider.formats.safetensors import read_safetensors
 
     table = read_safetensors(path)["tokens.weight"].data
@@ -92,7 +92,7 @@ def test_rows_in_another_order_are_packed_again(
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "drafter/model.safetensors", "config.json"])
-def test_every_byte_makes_another_identity(model: Path, name: str) -> None:
+def test_every_byte_changes_the_identity(model: Path, name: str) -> None:
     path, dice = model / name, random.Random(0)
     raw, seen = path.read_bytes(), {packed.identity(packed_parts(model))}
     parts = packed_parts(model)
@@ -106,7 +106,7 @@ def test_every_byte_makes_another_identity(model: Path, name: str) -> None:
     assert packed.identity(parts) in seen
 
 
-def test_a_checksum_is_taken_once(
+def test_a_checksum_is_computed_once(
     model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import outrider_native
@@ -133,7 +133,7 @@ def test_a_checksum_is_taken_once(
 
 
 @pytest.mark.parametrize("damage", ["empty", "noise", "another", "bytes", "folder", "pipe"])
-def test_damaged_checksums_are_taken_again(
+def test_damaged_checksums_are_computed_again(
     model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     monkeypatch.setattr(packed, "SETTLED_SECONDS", -1)
@@ -195,7 +195,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     assert start(folder, max_new_tokens=8) == expected
 
 
-def test_a_damaged_file_beside_the_model_is_passed_over(model: Path, cache: Path) -> None:
+def test_a_damaged_file_beside_the_model_is_ignored(model: Path, cache: Path) -> None:
     path = export_native(model)
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
@@ -214,14 +214,14 @@ def test_another_drafter_is_packed_again(model: Path, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "noise", "another", "folder"])
-def test_what_is_damaged_is_as_good_as_none(model: Path, cache: Path, damage: str) -> None:
+def test_a_damaged_cache_file_is_written_again(model: Path, cache: Path, damage: str) -> None:
     expected = start(model)[1]
     (path,) = cache.glob("*.packed")
     raw = path.read_bytes()
     if damage == "folder":
         path.unlink()
         path.mkdir()
-    elif damage == "another":  # it says it is of this model, and is not
+    elif damage == "another":  # its header names this model, its content is another
         about = packed.identity(packed_parts(model)).encode()
         other = plain_folder.save(model.parent / "other", small())
         tiny = packed_parts(other)
@@ -258,7 +258,7 @@ def test_a_cache_that_cannot_be_written_to_is_no_error(
         assert not start(model)[0]
 
 
-def test_the_cache_is_where_the_system_keeps_such_things(
+def test_the_cache_is_in_the_system_cache_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE)
@@ -270,7 +270,7 @@ def test_the_cache_is_where_the_system_keeps_such_things(
     assert cache_folder() == tmp_path / ".cache" / "outrider"
 
 
-def test_what_nobody_uses_is_removed_in_the_end(model: Path, cache: Path) -> None:
+def test_unused_cache_files_are_removed(model: Path, cache: Path) -> None:
     cache.mkdir()
     old, new = cache / "a.packed", cache / "b.packed"
     for path in (old, new):
@@ -281,7 +281,7 @@ def test_what_nobody_uses_is_removed_in_the_end(model: Path, cache: Path) -> Non
     assert (old.exists(), new.exists()) == (False, True)
 
 
-def test_packed_weights_may_lie_beside_the_model(
+def test_packed_weights_may_be_stored_beside_the_model(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["export", str(model), "--to", "native"]) == 0
@@ -291,12 +291,12 @@ def test_packed_weights_may_lie_beside_the_model(
     assert start(moved) == start(model), "a copy is the same model, whatever its time"
 
 
-def test_export_says_what_is_wrong(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_errors_name_their_cause(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", str(model), str(model / "new"), "--to", "native"]) == 2
     assert "FOLDER: has no effect with --to native" in capsys.readouterr().err
     assert run(["export", str(model)]) == 2
     assert "FOLDER: is missing; name the new folder" in capsys.readouterr().err
-    if os.geteuid():  # a superuser may write anywhere
+    if os.geteuid():  # root may write anywhere
         model.chmod(0o500)
         with pytest.raises(ResourceError, match="cannot be written"):
             export_native(model)

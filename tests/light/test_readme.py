@@ -1,4 +1,4 @@
-"""The commands of the README that translate with a model of the repository need a light install."""
+"""The README's commands that translate with a model in the repository work on a light install."""
 
 import re
 import shlex
@@ -16,12 +16,12 @@ COMMANDS = re.findall(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_translates(command: str) -> None:
+def test_a_readme_command_translates(command: str) -> None:
     line = [sys.executable, "-m", "outrider", *shlex.split(command, comments=True)]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
 
-def test_there_are_some() -> None:
+def test_the_readme_has_such_commands() -> None:
     assert any("demo/zh-en" in command for command in COMMANDS)

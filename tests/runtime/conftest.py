@@ -1,5 +1,4 @@
-"""A model that repeats its source and a tokenizer of one token a character: whatever the runtime
-does to a text on the way in, it must undo on the way out."""
+"""An echo model and a tokenizer of characters: encoding and decoding must restore the text."""
 
 import numpy as np
 import pytest
@@ -47,7 +46,7 @@ class EchoState:
 
 
 class EchoBackend:
-    """Says its source again; a language model (no source) says `b` forever."""
+    """Repeats its source; a language model (no source) writes `b` forever."""
 
     start, eos, ends, pad = 0, 1, (1,), 0
     vocab_size = CharacterTokenizer.vocab_size

@@ -1,4 +1,4 @@
-"""Who computes: what was asked for, or the native core where it can, or PyTorch with a word."""
+"""Choice of the backend: as requested, else the native core, else PyTorch with a warning."""
 
 import warnings
 
@@ -20,7 +20,7 @@ needs_core = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def _no_wish(monkeypatch) -> None:
-    """The other tests ask for torch in the environment."""
+    """Unset the environment variable with which other tests select torch."""
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.delenv(native.INSTRUCTION_SET, raising=False)
 
@@ -32,7 +32,7 @@ def installed(request, monkeypatch) -> bool:
     return request.param
 
 
-def test_without_a_wish_the_core_computes_where_it_is_installed(installed) -> None:
+def test_the_default_is_the_native_core_if_installed(installed) -> None:
     expected = (
         BackendChoice(True, "int8", False) if installed else BackendChoice(False, "float32", False)
     )
@@ -41,12 +41,12 @@ def test_without_a_wish_the_core_computes_where_it_is_installed(installed) -> No
     assert choose_backend(None, None, META) == BackendChoice(False, "float32", False, META)
 
 
-def test_a_dtype_that_only_torch_has_means_torch(installed) -> None:
+def test_a_float_dtype_selects_torch(installed) -> None:
     for dtype in ("bfloat16", "float16", "float32"):
         assert choose_backend(None, dtype, CPU) == BackendChoice(False, dtype, False)
 
 
-def test_torch_computes_what_it_is_asked_for(installed) -> None:
+def test_backend_torch_is_selected_on_request(installed) -> None:
     assert choose_backend("torch", None, CPU) == BackendChoice(False, "float32", True)
     assert choose_backend("torch", "bfloat16", META) == BackendChoice(False, "bfloat16", True, META)
     with pytest.raises(ConfigError, match=r"^dtype: int8 is for backend native; torch computes"):
@@ -54,7 +54,7 @@ def test_torch_computes_what_it_is_asked_for(installed) -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", None])
-def test_asking_for_the_core_or_int8_needs_the_core(installed, backend) -> None:
+def test_backend_native_or_int8_requires_the_core(installed, backend) -> None:
     dtype = None if backend else "int8"
     if installed:
         assert choose_backend(backend, dtype, CPU) == BackendChoice(True, "int8", True)
@@ -64,7 +64,7 @@ def test_asking_for_the_core_or_int8_needs_the_core(installed, backend) -> None:
         choose_backend(backend, dtype, CPU)
 
 
-def test_the_core_is_refused_what_it_cannot_do(monkeypatch) -> None:
+def test_unsupported_options_of_the_native_core_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(native, "fault", lambda: None)
     assert choose_backend("native", "float32", CPU) == BackendChoice(True, "float32", True)
     with pytest.raises(ConfigError, match=r"^device: backend native computes on a CPU, not"):
@@ -74,7 +74,7 @@ def test_the_core_is_refused_what_it_cannot_do(monkeypatch) -> None:
         choose_backend("native", "bfloat16", CPU)
 
 
-def test_the_environment_says_what_auto_is(installed, monkeypatch) -> None:
+def test_the_environment_variable_sets_the_default(installed, monkeypatch) -> None:
     monkeypatch.setenv(VARIABLE, "torch")
     assert choose_backend(None, None, CPU) == BackendChoice(False, "float32", True)
     if installed:
@@ -84,14 +84,14 @@ def test_the_environment_says_what_auto_is(installed, monkeypatch) -> None:
         choose_backend(None, None, CPU)
 
 
-def test_unknown_words_are_named() -> None:
+def test_unknown_values_are_named() -> None:
     with pytest.raises(ConfigError, match=r"^backend: unknown 'nativ' \(did you mean 'native'\?\)"):
         choose_backend("nativ", None, CPU)
     with pytest.raises(ConfigError, match=r"^dtype: got 'int3', expected one of float32, .*int8"):
         choose_backend(None, "int3", CPU)
 
 
-def test_what_nobody_asked_for_gives_way_with_a_word() -> None:
+def test_a_default_backend_falls_back_with_a_warning() -> None:
     model = tiny.seq2seq(position="alibi")
     message = "the native core does not compute position: alibi; decoding with torch in float32"
     with pytest.warns(FallbackWarning, match=message):
@@ -105,14 +105,14 @@ def test_what_nobody_asked_for_gives_way_with_a_word() -> None:
 
 
 @needs_core
-def test_what_was_asked_for_does_not_give_way() -> None:
+def test_a_requested_backend_does_not_fall_back() -> None:
     model = tiny.seq2seq(position="alibi")
     with pytest.raises(ModelError, match="does not compute position: alibi; use backend torch"):
         build_backend(BackendChoice(True, "int8", True), parts_of(model))
 
 
 @needs_core
-def test_the_core_is_given_all_parts_and_the_threads() -> None:
+def test_the_native_core_gets_all_parts_and_the_threads() -> None:
     model = native_tiny.build("marian")
     parts = {"drafter": native_tiny.build_drafter(model), "ctc": native_tiny.build_ctc(model)}
     backend = build_backend(
@@ -156,11 +156,11 @@ def test_a_language_model_is_loaded_for_the_core(tmp_path) -> None:
 
 
 @needs_core
-def test_a_folder_the_core_cannot_compute_is_loaded_with_a_word(tmp_path) -> None:
+def test_an_unsupported_folder_is_loaded_with_a_warning(tmp_path) -> None:
     folder = drafted.save_translator(tmp_path, drafter=False, position="alibi")
     with pytest.warns(FallbackWarning, match="does not compute position: alibi") as seen:
         translator = load(folder, device="cpu")
     assert isinstance(translator.backend, TorchBackend)
-    assert seen[0].filename == __file__  # it points at the caller
+    assert seen[0].filename == __file__  # the warning points at the caller
     with pytest.raises(ModelError, match="use backend torch"):
         load(folder, device="cpu", backend="native")

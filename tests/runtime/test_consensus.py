@@ -1,4 +1,4 @@
-"""Consensus: chrF as sacreBLEU has it, and the text that the others are most like."""
+"""Consensus: chrF as in sacreBLEU, and the text with the highest mean similarity to the others."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +24,6 @@ def test_the_choice_is_the_one_with_the_best_mean(texts: list[str]) -> None:
     assert max(means) - means[choose_by_consensus(texts)] < 1e-6
 
 
-def test_of_equals_the_first_is_taken() -> None:
+def test_the_first_of_equal_texts_is_chosen() -> None:
     assert choose_by_consensus(["same", "same", "same"]) == 0
     assert choose_by_consensus(["one", "a cat sat", "two", "a cat sat"]) == 1

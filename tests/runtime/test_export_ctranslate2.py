@@ -1,4 +1,4 @@
-"""CTranslate2 computes with an exported folder what we compute, whatever the layers are."""
+"""CTranslate2 computes the same with an exported folder as Outrider, for all layer options."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ def save(folder: Path, **parts: Any) -> Path:
     model = tiny.seq2seq(vocab_size=words + 3, **parts)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            # At plain random weights every text is one word repeated, and biases are all zero.
+            # With plain random weights every text repeats one token, and all biases are zero.
             if weight.dim() > 1 and "tokens" not in name:
                 weight.mul_(3.0 if ".feedforward." in name else 8.0)
             elif name.endswith("bias"):
@@ -60,7 +60,7 @@ def ours(folder: Path) -> tuple[Translator, list[list[int]]]:
     return translator, [list(best.tokens) for best, *_ in found]
 
 
-def test_the_tokens_are_ours(tmp_path: Path) -> None:
+def test_tokens_equal_ours(tmp_path: Path) -> None:
     folder = save(tmp_path / "ours", norm="pre", position="learned", max_positions=64)
     translator, wanted = ours(folder)
     assert len({token for row in wanted for token in row}) > 4, "the model says nothing"
@@ -79,7 +79,7 @@ def test_the_tokens_are_ours(tmp_path: Path) -> None:
     ],
     ids=["marian", "pre", "learned", "gated", "unshared"],
 )
-def test_every_token_gets_the_probability_we_give_it(parts: dict[str, Any], tmp_path: Path) -> None:
+def test_token_probabilities_equal_ours(parts: dict[str, Any], tmp_path: Path) -> None:
     folder = save(tmp_path / "ours", **parts)
     target = export_ctranslate2(folder, tmp_path / "theirs")
     words = json.loads((target / "shared_vocabulary.json").read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def test_every_token_gets_the_probability_we_give_it(parts: dict[str, Any], tmp_
     assert found.log_probs == pytest.approx(expected.tolist(), rel=1e-4)
 
 
-def test_what_is_forbidden_to_us_is_forbidden_to_them(tmp_path: Path) -> None:
+def test_suppressed_tokens_are_exported(tmp_path: Path) -> None:
     folder = save(tmp_path / "ours", norm="post")
     model = Seq2Seq.from_pretrained(folder)
     with torch.no_grad():
@@ -108,7 +108,7 @@ def test_what_is_forbidden_to_us_is_forbidden_to_them(tmp_path: Path) -> None:
     assert not any(7 in row for row in wanted)
 
 
-@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")  # of MarianTokenizer
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")  # from MarianTokenizer
 def test_marian_folders_can_be_exported_too(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(iter(TEXT), TokenizerConfig(kind="unigram", vocab_size=400))
     tiny.marian_like(vocab_size=tokenizer.vocab_size).save_pretrained(tmp_path / "ours")
@@ -145,7 +145,7 @@ def test_the_command_writes_int8(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ),
     ],
 )
-def test_what_it_cannot_compute_is_refused(
+def test_unsupported_layers_are_refused(
     parts: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     folder = save(tmp_path / "ours", **parts)
@@ -161,7 +161,7 @@ def test_language_models_are_refused(tmp_path: Path) -> None:
         export_ctranslate2(folder, tmp_path / "theirs")
 
 
-def test_without_the_library_the_line_to_install_it_is_said(
+def test_a_missing_library_is_named_with_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save(tmp_path / "ours")

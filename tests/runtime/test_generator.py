@@ -1,4 +1,4 @@
-"""Continuing prompts: of any length, in any company."""
+"""Continuing prompts of any length, alone and in batches."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_continues_with_new_text_only(echo, characters) -> None:
     assert generator.generate(["", "abc"], max_new_tokens=2) == ["bb", "bb"]
 
 
-def test_of_an_endless_prompt_the_end_is_kept(echo, characters) -> None:
+def test_a_long_prompt_keeps_its_end(echo, characters) -> None:
     generator = Generator(echo(max_length=16), characters)
     assert generator.generate(["a" * 999, "a"], max_new_tokens=4) == ["bbbb", "bbbb"]
 
@@ -28,10 +28,8 @@ def test_new_tokens_stop_where_the_model_stops(echo, characters) -> None:
     ("asked", "prompt", "written"),
     [(4, 12, 4), (6, 10, 6), (8, 8, 8), (15, 8, 8), (16, 8, 8), (1000, 8, 8), (None, 8, 8)],
 )
-def test_a_prompt_is_never_dropped_for_the_tokens_asked_for(
-    echo, characters, asked, prompt, written
-) -> None:
-    """Half of 16 positions are the prompt's; beyond them it gives way to what is asked for."""
+def test_a_prompt_keeps_half_of_the_positions(echo, characters, asked, prompt, written) -> None:
+    """The prompt keeps half of 16 positions; the requested tokens may take the rest."""
     generator, text = Generator(echo(max_length=16), characters), "abcdefghijklmnopqrst"
     config = DecodeConfig(max_new_tokens=asked)
     (request,) = generator.requests([text], config)
@@ -43,9 +41,7 @@ def test_a_prompt_is_never_dropped_for_the_tokens_asked_for(
 
 
 @pytest.mark.parametrize("positions", [1, 2, 3])
-def test_models_of_few_positions_keep_the_end_of_a_prompt_or_say_why_not(
-    echo, characters, positions
-) -> None:
+def test_few_positions_keep_the_end_of_a_prompt_or_are_refused(echo, characters, positions) -> None:
     generator = Generator(echo(max_length=positions), characters)
     if positions == 1:
         with pytest.raises(InputError, match="a prompt of 1 tokens leaves no position for"):

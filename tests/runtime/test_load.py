@@ -1,4 +1,4 @@
-"""From a folder to an object that translates or generates, and every way that can fail."""
+"""`load`: from a folder to a Translator or Generator, and its errors."""
 
 import json
 import shutil
@@ -102,7 +102,7 @@ def test_other_dtypes_load(translator_folder) -> None:
     assert isinstance(translator.translate("two men"), str)
 
 
-def test_padding_and_what_the_model_forbids_are_never_produced(tmp_path, echo) -> None:
+def test_padding_and_suppressed_tokens_are_never_produced(tmp_path, echo) -> None:
     backend = echo()
     assert GenerationSettings(tmp_path).defaults(backend) == {"suppress": (0,), "force_eos": False}
     values = {"bad_words_ids": [[3], [4, 5], [10**6]], "forced_eos_token_id": 1}
@@ -128,9 +128,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
 @pytest.mark.parametrize("key", SETTINGS)
-def test_generation_settings_that_are_not_applied_are_warned_of(
-    marian_folder, tmp_path, key, file
-) -> None:
+def test_ignored_generation_settings_give_a_warning(marian_folder, tmp_path, key, file) -> None:
     shutil.copytree(marian_folder, tmp_path, dirs_exist_ok=True)
     path, (value, off) = tmp_path / file, SETTINGS[key]
     before = json.loads(path.read_text()) if path.exists() else {}
@@ -185,7 +183,7 @@ def test_threads_are_set(translator_folder) -> None:
         torch.set_num_threads(before)
 
 
-def test_what_is_not_a_model_is_refused(tmp_path, translator_folder) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path, translator_folder) -> None:
     with pytest.raises(ModelError, match=r"nowhere: no such folder; give a model folder or a Hub"):
         load(tmp_path / "nowhere")
     with pytest.raises(ModelError, match=r"^no/such/model: no such folder; give a model folder"):
@@ -221,7 +219,7 @@ def test_a_hub_model_is_fetched_without_code_or_pickle(monkeypatch, translator_f
         assert not any(fnmatch(name, pattern) for pattern in SAFE_FILES)
 
 
-def test_a_hub_model_that_cannot_be_had_is_named(monkeypatch) -> None:
+def test_an_unavailable_hub_model_is_named(monkeypatch) -> None:
     def snapshot_download(hub_id, *, allow_patterns):
         raise OSError("no route to host\nmore")
 
@@ -233,7 +231,7 @@ def test_a_hub_model_that_cannot_be_had_is_named(monkeypatch) -> None:
 
 
 def test_older_summarisers_begin_with_their_start_token(tmp_path: Path) -> None:
-    """As in transformers, the old key counts only without a generation config."""
+    """As in transformers, the old key applies only without a generation config."""
     values = {"force_bos_token_to_be_generated": True, "bos_token_id": 3}
     (tmp_path / "config.json").write_text(json.dumps(values))
     assert GenerationSettings(tmp_path).forced_first(9) == 3

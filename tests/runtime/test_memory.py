@@ -1,4 +1,4 @@
-"""The peak that the system counts is the peak that was needed."""
+"""The peak memory counted by the system equals the memory used."""
 
 import sys
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def test_a_peak_is_counted_and_reset() -> None:
     assert second < first - 40 * MIB
 
 
-def test_other_systems_are_asked_in_their_own_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_use_their_own_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = SimpleNamespace(RUSAGE_SELF=0, getrusage=lambda _: SimpleNamespace(ru_maxrss=3))
     monkeypatch.setattr(memory, "_read_status", lambda _: None)
     monkeypatch.setitem(sys.modules, "resource", usage)

@@ -1,4 +1,4 @@
-"""The modes as a user meets them: the same text, statistics on request, and plain refusals."""
+"""Decoding modes: the same text, statistics on request, and error messages."""
 
 from copy import copy
 
@@ -29,13 +29,13 @@ def parallel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """A model that can only write token by token."""
+    """A model without a drafter or CTC decoder."""
     folder = save_translator(tmp_path_factory.mktemp("plain"), drafter=False)
     return load(folder, device="cpu")
 
 
 @pytest.mark.parametrize("options", [{}, {"draft_tokens": 3}, {"strict": True}], ids=str)
-def test_tandem_writes_what_ar_writes(translator, options) -> None:
+def test_tandem_equals_ar(translator, options) -> None:
     expected = translator.translate(TEXT, max_new_tokens=20)
     assert translator.translate(TEXT, mode="tandem", max_new_tokens=20, **options) == expected
     assert translator.translate(TEXT[0], mode="tandem", max_new_tokens=20) == expected[0]
@@ -74,7 +74,7 @@ def test_plain_decoding_has_statistics_too(plain) -> None:
     assert stats.seconds["plain"] > 0
 
 
-def test_a_result_knows_its_tokens_and_rounds(translator) -> None:
+def test_a_result_has_its_tokens_and_rounds(translator) -> None:
     ((ar, *_),) = translator.results([TEXT[0]], max_new_tokens=12)
     options = {"mode": "tandem", "draft_tokens": 4, "max_new_tokens": 12}
     ((tandem, *_),) = translator.results([TEXT[0]], **options)
@@ -100,13 +100,13 @@ def test_tandem_samples_by_the_seed(generator) -> None:
     assert generator.generate("a", seed=3, **options) == one
 
 
-def test_what_was_learned_of_drafting_stays(translator) -> None:
+def test_the_controller_is_kept_between_calls(translator) -> None:
     translator.controllers.clear()
     translator.translate("a", mode="tandem", max_new_tokens=9)
     first = translator.controllers["drafter"]
     translator.translate("a", mode="tandem", max_new_tokens=9)
     assert translator.controllers["drafter"] is first
-    assert not first.drafts(1)  # the first text is drafted, the second is not
+    assert not first.drafts(1)  # only the first text was drafted
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
@@ -129,7 +129,7 @@ def test_copies_of_the_source_need_no_drafter(tmp_path, backend) -> None:
 
 
 def test_the_source_is_copied_in_tokens_of_the_target(plain) -> None:
-    """Read by the target's tokenizer, in the order of generation."""
+    """The source is encoded with the target's tokenizer, in generation order."""
     config = plain_config(draft="source")
     ((request,),) = plain.requests("a dog", config)
     assert request.text == tuple(plain.tokenizer.encode_target_batch(["a dog"])[0])
@@ -145,7 +145,7 @@ def plain_config(**options):
     return DecodeConfig(mode="tandem", **options)
 
 
-def test_a_mode_without_its_part_says_how_to_get_it(plain) -> None:
+def test_a_missing_part_is_named_with_the_fix(plain) -> None:
     with pytest.raises(ModelError, match=r"no drafter.*mode tandem.*outrider train .*drafter"):
         plain.translate("a", mode="tandem")
     with pytest.raises(ModelError, match=r"no CTC decoder; train one .*model.type: ctc"):
@@ -162,7 +162,7 @@ def test_too_long_a_draft_is_refused(translator) -> None:
 
 
 def test_a_batch_of_tandem_leaves_room_for_blocks(translator) -> None:
-    """A budget that holds two plain rows holds fewer with blocks; the text stays the same."""
+    """A budget for two plain rows holds fewer rows with blocks; the text stays the same."""
     expected = translator.translate(TEXT, max_new_tokens=10)
     options = {"mode": "tandem", "max_new_tokens": 10, "batch_tokens": 64}
     assert translator.translate(TEXT, **options) == expected
@@ -173,7 +173,7 @@ def test_a_batch_of_tandem_leaves_room_for_blocks(translator) -> None:
     [{}, {"decoder": "drafter"}, {"iterations": 1}, {"candidates": 2, "batch_tokens": 100}],
     ids=str,
 )
-def test_parallel_writes_every_text_alone_as_in_company(parallel, options) -> None:
+def test_parallel_output_does_not_depend_on_the_batch(parallel, options) -> None:
     options = {"mode": "parallel", "max_new_tokens": 12, **options}
     texts, stats = parallel.translate(TEXT, stats=True, **options)
     assert isinstance(stats, Statistics)
@@ -182,7 +182,7 @@ def test_parallel_writes_every_text_alone_as_in_company(parallel, options) -> No
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
-def test_a_language_model_goes_on_in_blocks(backend, tmp_path) -> None:
+def test_a_language_model_continues_in_blocks(backend, tmp_path) -> None:
     writer = load(save_language_model(tmp_path), backend=backend, dtype="float32")
     options = {"mode": "parallel", "max_new_tokens": 12}
     text, stats = writer.generate("two men", stats=True, **options)

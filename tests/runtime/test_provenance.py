@@ -1,4 +1,4 @@
-"""Results are whole files that say where they come from."""
+"""Result files are written whole and name their origin."""
 
 import hashlib
 import json
@@ -24,12 +24,12 @@ def test_checksum_is_sha256(tmp_path: Path) -> None:
     assert file_sha256(path) == hashlib.sha256(b"outrider").hexdigest()
 
 
-def test_versions_and_machine_name_what_changes_numbers() -> None:
+def test_versions_and_machine_are_recorded() -> None:
     assert versions().keys() >= {"python", "outrider", "torch", "transformers", "sacrebleu"}
     assert machine().keys() >= {"processor", "cores", "threads"}
 
 
-def test_scores_are_shown_as_people_read_them() -> None:
+def test_scores_are_formatted_for_readers() -> None:
     assert show_score(38.556106436861654) == "38.556"
     assert show_score(1000) == "1000"
     assert show_score("nrefs:1|case:mixed") == "nrefs:1|case:mixed"

@@ -1,4 +1,4 @@
-"""A model that writes from right to left: the mirror of one that does not, and texts as usual."""
+"""A right-to-left model writes the mirror of a left-to-right model, and normal texts."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ MODES: list[dict[str, Any]] = [
 
 
 def mirror(folder: Path, to: Path) -> Path:
-    """Copy a model; the same weights now write the last token first."""
+    """Copy a model; the same weights now generate the last token first."""
     shutil.copytree(folder, to)
     path = to / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"right_to_left": True}))
@@ -84,18 +84,18 @@ def test_sentences_keep_their_order(turned) -> None:
 
 
 @pytest.mark.parametrize("options", MODES[:1] + MODES[4:5] + MODES[7:8], ids=str)
-def test_batched_is_alone(turned, options: dict[str, Any]) -> None:
+def test_batched_equals_alone(turned, options: dict[str, Any]) -> None:
     together = turned.translate(TEXT, max_new_tokens=20, **options)
     assert together == [turned.translate(one, max_new_tokens=20, **options) for one in TEXT]
     assert list(turned.translate_iter(TEXT, window=1, max_new_tokens=20, **options)) == together
 
 
-def test_tandem_is_greedy(turned) -> None:
+def test_tandem_equals_greedy(turned) -> None:
     assert turned.translate(TEXT, mode="tandem") == turned.translate(TEXT)
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)
-def test_the_native_core_agrees(folders, turned, options: dict[str, Any]) -> None:
+def test_the_native_core_equals_pytorch(folders, turned, options: dict[str, Any]) -> None:
     pytest.importorskip("outrider_native", reason="outrider-native is not installed")
     native = load(folders[1], backend="native", dtype="float32")
     options = {"max_new_tokens": 12, **options}
@@ -105,7 +105,7 @@ def test_the_native_core_agrees(folders, turned, options: dict[str, Any]) -> Non
         assert [one.tokens for one in ours] == [one.tokens for one in theirs]
 
 
-def test_int8_is_the_reverse_too(folders) -> None:
+def test_int8_writes_the_reverse(folders) -> None:
     pytest.importorskip("outrider_native", reason="outrider-native is not installed")
     usual, turned = (load(folder, backend="native", dtype="int8") for folder in folders)
     for mode in ("ar", "tandem"):
@@ -115,7 +115,7 @@ def test_int8_is_the_reverse_too(folders) -> None:
             assert reverse.tokens == straight.tokens[::-1]
 
 
-def test_a_folder_says_it_and_others_need_not(folders, tmp_path: Path) -> None:
+def test_a_folder_stores_the_key_and_it_may_be_missing(folders, tmp_path: Path) -> None:
     model = tiny.seq2seq(right_to_left=True)
     model.save_pretrained(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["right_to_left"] is True
@@ -130,8 +130,8 @@ def test_a_folder_says_it_and_others_need_not(folders, tmp_path: Path) -> None:
     assert load(copy).translate(SENTENCES) == load(folders[1]).translate(SENTENCES)
 
 
-def test_it_rescores_what_another_wrote(usual, turned) -> None:
-    """The mean log-probability of the labels that it would have been taught."""
+def test_it_rescores_the_output_of_another_model(usual, turned) -> None:
+    """The score is the mean log-probability of the training labels."""
     source = turned.source(turned.tokenizer.encode(TEXT[0]))
     (found,) = usual.results([TEXT[0]], beams=4, n_best=4)
     texts = [Hypothesis(turned.turned(one.tokens), one.finish) for one in found]
@@ -148,7 +148,7 @@ def test_it_rescores_what_another_wrote(usual, turned) -> None:
     assert {turned.turned(one.tokens) for one in rated} == {one.tokens for one in found}
 
 
-def test_pictures_stand_in_the_order_of_writing(usual, turned) -> None:
+def test_maps_and_traces_are_in_reading_order(usual, turned) -> None:
     ours, theirs = read_maps(turned, TEXT[0]), read_maps(usual, TEXT[0])
     assert ours.output != theirs.output
     for one, other in zip(ours.parts, theirs.parts, strict=True):
@@ -160,7 +160,7 @@ def test_pictures_stand_in_the_order_of_writing(usual, turned) -> None:
     assert traces[0].text == turned.translate(TEXT[0], **options)
 
 
-def test_effort_is_that_of_writing(tmp_path: Path) -> None:
+def test_effort_is_in_reading_order(tmp_path: Path) -> None:
     cores = {"pondering": {"bias": -1.0, "steps": 4}, "decoder_core": "gru"}
     folder = save_translator(tmp_path / "usual", drafter=False, **cores)
     usual, turned = (load(one, device="cpu") for one in (folder, mirror(folder, tmp_path / "t")))
@@ -170,7 +170,7 @@ def test_effort_is_that_of_writing(tmp_path: Path) -> None:
     assert torch.equal(one.taken_T, other.taken_T)
 
 
-def test_formats_that_cannot_say_it_are_refused(tmp_path: Path) -> None:
+def test_export_formats_without_the_key_refuse_it(tmp_path: Path) -> None:
     model = tiny.marian_like(right_to_left=True, vocab_size=64)
     folder = save_translator(tmp_path / "ours", drafter=False)
     model.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Exact drafting in float32 on several threads must not take many times as long as plain steps."""
+"""Strict drafting in float32 on several threads takes at most three times as long as plain."""
 
 import json
 import os
@@ -41,7 +41,7 @@ LINES = [
 
 
 def test_strict_in_float32_takes_at_most_three_times_as_long_as_plain() -> None:
-    """Two threads, batches of seven: the least of three turns each, beside whatever else runs."""
+    """Two threads and batches of seven; the minimum of three runs each reduces noise."""
     openmp = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(DEMO)],

@@ -1,4 +1,4 @@
-"""Whatever the length and number of texts: nothing is lost or mixed up, memory stays bounded."""
+"""Any length and number of texts: nothing is lost or mixed up, and memory stays bounded."""
 
 import inspect
 
@@ -21,7 +21,7 @@ texts = st.lists(
 def test_no_sentence_is_lost_whatever_the_length(echo, characters, texts, batch_tokens) -> None:
     translator = Translator(echo(), characters, longest=12)
     said = translator.translate(texts, batch_tokens=batch_tokens)
-    # Between pieces the target's own spacing may come in, so compare what is not white space.
+    # Spaces between pieces may follow the target language, so compare without white space.
     assert ["".join(s.split()) for s in said] == ["".join(t.split()) for t in texts]
     assert [s.count("\n") for s in said] == [t.strip().count("\n") for t in texts]
 
@@ -44,7 +44,7 @@ def test_one_text_gives_one_text(echo, characters) -> None:
     assert translator.translate([]) == []
 
 
-def test_every_method_that_takes_texts_takes_one_string_for_one_text(echo, characters) -> None:
+def test_every_method_accepts_one_string_as_one_text(echo, characters) -> None:
     text, config = "abc", DecodeConfig(max_new_tokens=3)
     for made in (Translator(echo(), characters, longest=99), Generator(echo(), characters)):
         taking = {
@@ -63,7 +63,7 @@ def test_every_method_that_takes_texts_takes_one_string_for_one_text(echo, chara
                 assert len(list(alone)) == len(list(among)) == 1, name
 
 
-def test_every_sentence_of_a_line_is_a_row_of_its_own(echo, characters) -> None:
+def test_every_sentence_of_a_line_is_one_row(echo, characters) -> None:
     backend = echo()
     translator = Translator(backend, characters, longest=512)
     assert translator.translate("Ab. Ac!  Ad?") == "Ab. Ac!  Ad?"
@@ -72,12 +72,12 @@ def test_every_sentence_of_a_line_is_a_row_of_its_own(echo, characters) -> None:
     assert [rows for rows, *_ in backend.batches] == [3, 3, 2]
 
 
-def test_a_line_stays_whole_where_that_is_asked_for(echo, characters) -> None:
+def test_split_false_keeps_lines_whole(echo, characters) -> None:
     backend = echo()
     translator = Translator(backend, characters, longest=16)
     assert translator.translate("Ab. Ac.", split=False) == "Ab. Ac."
     assert translator.translate("Ab. Ac.\nAd.", split=False) == "Ab. Ac.\nAd."
-    # Longer than the model can take: then sentence by sentence.
+    # Longer than the model's limit: split into sentences.
     assert translator.translate("Ab. Ac. Abcd abcd.", split=False) == "Ab. Ac. Abcd abcd."
     assert list(translator.translate_iter(["Ab. Ac."], split=False)) == ["Ab. Ac."]
     assert [rows for rows, *_ in backend.batches] == [1, 2, 3, 1]
@@ -93,10 +93,10 @@ def test_nothing_is_lost_split_or_not(echo, characters, text, split) -> None:
     assert "".join(said.split()) == "".join(text.split())
 
 
-def test_an_endless_line_does_not_take_the_others_down(echo, characters) -> None:
+def test_a_very_long_line_does_not_affect_others(echo, characters) -> None:
     translator = Translator(echo(max_length=64), characters, longest=64)
     said = translator.translate(["a b", "a" * 5000, "\x00\ud800", "c"])
-    # Pieces of a word that had to be cut are joined by a space.
+    # Pieces of a long word are joined by spaces.
     assert [text if n != 1 else text.replace(" ", "") for n, text in enumerate(said)] == [
         "a b",
         "a" * 5000,
@@ -119,7 +119,7 @@ def test_batches_stay_within_their_token_budget(echo, characters, lengths, budge
 def test_beams_count_against_the_budget(echo, characters) -> None:
     backend = echo()
     Translator(backend, characters, longest=64).translate(["abcd"] * 8, batch_tokens=400, beams=4)
-    # (4 + end + 3 * 4 + 30) tokens for each of 4 beams: 2 rows fit
+    # (4 tokens + end + 3 * 4 + 30) for each of 4 beams: 2 rows fit
     assert [rows for rows, *_ in backend.batches] == [2, 2, 2, 2]
 
 
@@ -135,7 +135,7 @@ def test_n_best_and_scores(echo, characters) -> None:
     assert cut == [Result("ab", None, "length")]
 
 
-def test_a_stream_is_read_in_growing_windows_and_answered_in_order(echo, characters) -> None:
+def test_a_stream_is_read_in_growing_windows_and_kept_in_order(echo, characters) -> None:
     translator = Translator(echo(), characters, longest=64)
     read = 0
 
@@ -151,7 +151,7 @@ def test_a_stream_is_read_in_growing_windows_and_answered_in_order(echo, charact
     assert [first, *answers] == ["a" * (n % 7) for n in range(200)]
 
 
-def test_a_window_of_one_answers_each_line_at_once(echo, characters) -> None:
+def test_a_window_of_one_yields_each_line_at_once(echo, characters) -> None:
     read = []
 
     def lines():
@@ -164,7 +164,7 @@ def test_a_window_of_one_answers_each_line_at_once(echo, characters) -> None:
     assert read == ["a"]
 
 
-def test_a_stream_answers_what_it_has_when_the_next_line_is_not_ready(echo, characters) -> None:
+def test_a_stream_yields_results_while_the_next_line_is_not_ready(echo, characters) -> None:
     backend = echo()
     ready = iter([True, False, True, True, True])
     answers = Translator(backend, characters, longest=64).translate_iter(
@@ -188,7 +188,7 @@ def test_a_stream_of_huge_lines_reads_few_of_them_ahead(echo, characters, monkey
     assert len(read) == 2
 
 
-def test_sampled_lines_do_not_depend_on_their_neighbours(echo, characters) -> None:
+def test_sampled_lines_do_not_depend_on_other_lines(echo, characters) -> None:
     translator = Translator(echo(), characters, longest=64)
     options = {"temperature": 8.0, "seed": 5, "max_new_tokens": 20}
     together = translator.translate(["ab", "abc. " * 30, "c"], batch_tokens=100, **options)
@@ -198,7 +198,7 @@ def test_sampled_lines_do_not_depend_on_their_neighbours(echo, characters) -> No
     assert streamed == together
 
 
-def test_mistakes_are_named(echo, characters) -> None:
+def test_invalid_arguments_are_named(echo, characters) -> None:
     translator = Translator(echo(), characters, longest=64)
     with pytest.raises(ConfigError, match=r"^beam: unknown key \(did you mean 'beams'\?\)"):
         translator.translate("a", beam=4)

@@ -1,4 +1,4 @@
-"""The learning curve of any log."""
+"""The learning curve of a log."""
 
 import math
 import sys

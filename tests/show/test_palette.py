@@ -1,4 +1,4 @@
-"""Pages use the colours of the palette, and no other module names the ink colour."""
+"""Pages use the colours of the palette, and no other module defines the ink colour."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_a_title_is_text() -> None:
     assert "<title>a &lt; b</title>" in page
 
 
-def test_the_ink_stands_in_one_place() -> None:
+def test_the_ink_is_defined_once() -> None:
     package = Path(outrider.__file__).parent
     files = [path for path in package.rglob("*") if path.suffix in (".py", ".css", ".js")]
     found = [path.name for path in files if INK in path.read_text(encoding="utf-8")]

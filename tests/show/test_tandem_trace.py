@@ -71,8 +71,8 @@ def test_figures_are_those_of_the_rounds() -> None:
     assert found.kinds == ["accepted", "refused", "dropped", "correction", "bonus"]
 
 
-def test_a_row_that_ends_inside_its_draft_refuses_nothing() -> None:
-    """What was drafted past the length limit is dropped; the model was never asked about it."""
+def test_a_row_that_ends_inside_its_draft_drops_the_rest() -> None:
+    """Draft tokens past the length limit are dropped without verification."""
     (spans,) = traced(Round((WO, IST, DER), 2, None)).rounds
     assert [span.kind for span in spans] == ["accepted", "accepted", "dropped"]
 
@@ -100,7 +100,7 @@ def test_token_that_changes_earlier_text_is_decoded_alone() -> None:
     assert [span.text for span in found.rounds[0]] == ["Wo", "ist"]
 
 
-def test_confidence_goes_with_the_drafts_it_was_about() -> None:
+def test_confidence_belongs_to_its_draft_tokens() -> None:
     rounds = (Round((), 0, WO), Round((IST, DAS), 1, DER, (0.9, 0.2)))
     found = trace("", "", rounds, decode=decode, ends=[EOS])
     assert [span.confidence for span in found.rounds[0]] == [None]
@@ -108,7 +108,7 @@ def test_confidence_goes_with_the_drafts_it_was_about() -> None:
 
 
 class Page(HTMLParser):
-    """Collects tokens as (element, kind, text) and sees that every element is closed."""
+    """Collects tokens as (element, kind, text) and checks that every element is closed."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def test_the_page_holds_every_token_once() -> None:
     assert page.tips[3] == f"corrected: by the model itself, token {IST}"
 
 
-def test_the_page_needs_nothing_else_and_knows_both_schemes(tmp_path: Path) -> None:
+def test_the_page_is_self_contained_and_has_both_schemes(tmp_path: Path) -> None:
     path = tmp_path / "new" / "page.html"
     write_page(traced(*STATION), path)
     text = path.read_text(encoding="utf-8")
@@ -163,7 +163,7 @@ def test_the_page_needs_nothing_else_and_knows_both_schemes(tmp_path: Path) -> N
     assert "prefers-color-scheme: dark" in text
 
 
-def test_text_is_no_markup() -> None:
+def test_text_is_escaped() -> None:
     page = tandem_page(traced(Round((PRICE,), 1, MARK)))
     assert "<b>" not in page.replace("<b>1</b>", "")
     assert "$5 &amp; &lt;b&gt;" in page

@@ -1,4 +1,4 @@
-"""A text never holds half a character, whatever tokens a model writes and however they come."""
+"""Decoded text never contains incomplete characters, for any tokens in any chunks."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -37,7 +37,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def letters() -> dict[str, int]:
-    """The letters of GPT-2's byte-level BPE, as its code makes them."""
+    """The byte alphabet of GPT-2's byte-level BPE."""
     kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1)]
     kept += range(ord("®"), ord("ÿ") + 1)
     others = [byte for byte in range(256) if byte not in kept]
@@ -45,7 +45,7 @@ def letters() -> dict[str, int]:
 
 
 def bytes_of(tokenizer: Any) -> dict[int, bytes]:
-    """What every token adds to a text."""
+    """The bytes each token adds to a text."""
     if not isinstance(tokenizer, SubwordTokenizer):
         names = tokenizer.names[1]
     else:
@@ -65,13 +65,13 @@ def bytes_of(tokenizer: Any) -> dict[int, bytes]:
 
 
 def tokens_of(found: dict[int, bytes], raw: bytes) -> list[int]:
-    """Tokens of one byte each."""
+    """Single-byte tokens that spell `raw`."""
     single = {one: index for index, one in found.items() if len(one) == 1}
     return [single[bytes([byte])] for byte in raw]
 
 
 def rows(found: dict[int, bytes]) -> st.SearchStrategy[list[int]]:
-    """Tokens, mostly single bytes: of characters, parts of them, and any."""
+    """Token lists: bytes of whole characters, of parts of characters, and arbitrary tokens."""
     texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=3).map(str.encode)
     parts = st.builds(lambda raw, cut: raw[cut:], texts, st.integers(-3, 3)) | st.binary(max_size=3)
     written = (texts | parts).map(lambda raw: tokens_of(found, raw))
@@ -92,7 +92,7 @@ def test_only_whole_characters_are_decoded(tokenizer: Tokenizer) -> None:
     @example(tokens_of(found, HALF + WHOLE + HALF + b" a"))
     @example(tokens_of(found, b"\xff" + WHOLE + b"\xc0\x80\xed\xa0\x80" + WHOLE[1:]))
     def check(ids: list[int]) -> None:
-        # Blanks at the ends are each tokenizer's own matter.
+        # Tokenizers treat spaces at both ends differently.
         assert tokenizer.decode(ids).split() == whole_text(found, ids).split()
 
     check()

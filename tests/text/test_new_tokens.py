@@ -1,4 +1,4 @@
-"""Tokens that a tokenizer learns later: one id each, and all other ids as before."""
+"""Added tokens get one id each; all other ids stay."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Tokenizer:
     return load_tokenizer(tmp_path)
 
 
-def test_new_tokens_come_behind_and_nothing_else_changes(
+def test_new_tokens_are_appended_and_nothing_else_changes(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     words = tokenizer.vocab_size
@@ -56,10 +56,10 @@ def test_new_tokens_come_behind_and_nothing_else_changes(
 @pytest.mark.parametrize(
     "text", ["a dog，the cat！", "，a dog", "the man（a cat）runs", "a，，cat"]
 )
-def test_wide_marks_have_no_blanks_around_them(
+def test_wide_punctuation_has_no_spaces_around_it(
     unigram: SubwordTokenizer, tmp_path: Path, text: str
 ) -> None:
-    """Folded to ASCII by NFKC, they would be lost to a model that writes Chinese."""
+    """NFKC would fold these punctuation marks to ASCII; a Chinese model could not write them."""
     write_sentencepiece(unigram, tmp_path)
     grown = add_tokens(load_tokenizer(tmp_path), ["，", "！", "（", "）"])
     (ids,) = grown.encode_target_batch([text])
@@ -87,7 +87,7 @@ def test_transformers_finds_them_in_a_marian_folder(
         (["</s>"], r"new_tokens: '</s>' is in the vocabulary already; leave it out"),
     ],
 )
-def test_what_is_no_new_token_is_refused(
+def test_invalid_new_tokens_are_refused(
     tokenizer: Tokenizer, tokens: list[str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -95,7 +95,7 @@ def test_what_is_no_new_token_is_refused(
 
 
 @pytest.mark.parametrize("text", ['{"<a>": 9}', '{"<a>": "450"}', '{"<a>": [1]}'])
-def test_added_tokens_that_do_not_go_on_are_refused(
+def test_added_tokens_with_wrong_ids_are_refused(
     unigram: SubwordTokenizer, tmp_path: Path, text: str
 ) -> None:
     write_sentencepiece(unigram, tmp_path)
@@ -104,6 +104,6 @@ def test_added_tokens_that_do_not_go_on_are_refused(
         load_tokenizer(tmp_path)
 
 
-def test_new_tokens_need_a_tokenizer_that_is_there() -> None:
+def test_new_tokens_need_an_existing_tokenizer() -> None:
     with pytest.raises(ValueError, match="new_tokens are for an existing tokenizer"):
         TokenizerConfig(new_tokens=("<a>",))

@@ -1,4 +1,4 @@
-"""What stands around texts: what a tokenizer says, and languages as a vocabulary names them."""
+"""Prompt templates: a tokenizer's tokens around a text, and language tokens of the vocabulary."""
 
 import pytest
 from tokenizers import AddedToken
@@ -19,7 +19,7 @@ def frame(*names: str, forced: int | None = None, **around: str) -> PromptTempla
     return source_frame(tokenizer, start=0, end=END, forced=forced)
 
 
-def test_a_tokenizer_says_what_stands_around_a_text() -> None:
+def test_the_tokens_around_a_text_come_from_the_tokenizer() -> None:
     found = frame(before="<s>", after="</s>", forced=9)
     assert (found.before, found.after, found.start, found.prompt) == ((3,), (END,), None, (9,))
     bare = frame()
@@ -27,7 +27,7 @@ def test_a_tokenizer_says_what_stands_around_a_text() -> None:
 
 
 @pytest.mark.parametrize("name", ["<2de>", ">>de<<"])
-def test_a_source_may_begin_with_the_language_to_translate_to(name: str) -> None:
+def test_a_source_may_begin_with_the_target_language(name: str) -> None:
     found = frame(name, after="</s>").between(None, "de")
     assert (found.before, found.after) == ((families.WORDS,), (END,))
     with pytest.raises(ConfigError, match=r"target_language: unknown 'dee' .*did you mean 'de'"):

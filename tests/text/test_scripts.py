@@ -1,4 +1,4 @@
-"""Text in a script that the source language does not use is warned of, once; other text never."""
+"""Text in a script that the source language does not use gives one warning, other text none."""
 
 import warnings
 from pathlib import Path
@@ -35,7 +35,7 @@ def warned(lines: list[str], *languages: str) -> list[str]:
         ("where is the station", "ru", "Latin"),
     ],
 )
-def test_another_script_is_warned_of_once(text: str, language: str, script: str) -> None:
+def test_another_script_gives_one_warning(text: str, language: str, script: str) -> None:
     expected = f"the text is in {script} script, but the model reads {language}; "
     assert [one.startswith(expected) for one in warned([text] * 1000, language)] == [True]
     assert [one.startswith(expected) for one in warned([text], language)] == [True]
@@ -69,13 +69,13 @@ def test_no_false_alarm(text: str, language: str) -> None:
     assert warned([text], language) == []
 
 
-def test_without_a_language_nothing_is_said() -> None:
+def test_without_a_language_there_is_no_warning() -> None:
     assert warned(["请问最近的地铁站在哪里？"]) == []
     assert warned(["请问最近的地铁站在哪里？"], "zh", "en") == []
     assert len(warned(["请问最近的地铁站在哪里？"], "de", "en")) == 1
 
 
-def test_a_line_in_another_script_within_a_long_text_is_not_warned_of() -> None:
+def test_one_line_of_another_script_in_a_long_text_gives_no_warning() -> None:
     text = ["Where is the nearest underground station?"] * (ENOUGH // 10)
     assert warned([*text, *["请问最近的地铁站在哪里？"] * 99], "en") == []
 

@@ -1,4 +1,4 @@
-"""Marian files written from a unigram tokenizer, read by transformers and by ourselves."""
+"""Marian files written from a unigram tokenizer, read by transformers and by Outrider."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_a_language_code_is_one_token(folder: Path) -> None:
     assert marian.encode(">>xyz<< the dog")[0] == marian.unk_id
 
 
-def test_sides_may_have_vocabularies_of_their_own(folder: Path) -> None:
+def test_sides_may_have_separate_vocabularies(folder: Path) -> None:
     vocabulary = json.loads((folder / "vocab.json").read_text())
     moved = {token: i if i < 4 else i + 1 for token, i in vocabulary.items()}
     (folder / "target_vocab.json").write_text(json.dumps(moved))

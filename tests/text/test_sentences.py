@@ -1,4 +1,4 @@
-"""Splitting loses nothing, knows what does not end a sentence, and joining restores the spaces."""
+"""Splitting loses nothing and skips abbreviations and numbers; joining restores the spaces."""
 
 import time
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outrider.text.sentences import cut, join, split_sentences
 
-# A bar stands where one sentence ends and the next begins.
+# A bar marks the end of a sentence.
 TABLE = {
     "English": [
         "I lost my keys. |My brother has found them. |He gave them to me.",
@@ -152,17 +152,17 @@ CASES = [case for cases in TABLE.values() for case in cases]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sentences_end_at_the_bars(case: str) -> None:
+def test_sentences_end_at_the_marks(case: str) -> None:
     assert split_sentences(case.replace("|", "")) == case.split("|")
 
 
-def test_the_table_is_wide() -> None:
+def test_the_table_has_enough_cases() -> None:
     assert len(CASES) >= 80
     assert len(TABLE) >= 8
 
 
 @pytest.mark.parametrize("text", ["", "   ", ".", "...", "。", "”", "a"])
-def test_a_single_sentence_stays_one(text: str) -> None:
+def test_a_single_sentence_is_not_split(text: str) -> None:
     assert split_sentences(text) == ([text] if text else [])
 
 
@@ -176,7 +176,7 @@ def test_the_parts_are_the_text(text: str) -> None:
 
 
 @given(st.lists(st.sampled_from(CASES), min_size=1, max_size=4))
-def test_lines_do_not_see_each_other(cases: list[str]) -> None:
+def test_lines_are_split_independently(cases: list[str]) -> None:
     alone = [part for case in cases for part in split_sentences(case.replace("|", "") + "\n")]
     assert split_sentences("".join(case.replace("|", "") + "\n" for case in cases)) == alone
 

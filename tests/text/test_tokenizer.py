@@ -1,4 +1,4 @@
-"""Loading tokenizers: what is missing or damaged is named."""
+"""Loading tokenizers; errors name the missing or damaged file."""
 
 import json
 from pathlib import Path
@@ -28,14 +28,16 @@ def test_a_damaged_config(tmp_path: Path, unigram: SubwordTokenizer) -> None:
         load_tokenizer(tmp_path)
 
 
-def test_a_config_that_names_no_end(tmp_path: Path, unigram: SubwordTokenizer) -> None:
+def test_a_config_without_an_end_token(tmp_path: Path, unigram: SubwordTokenizer) -> None:
     unigram.save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"pad_token": {"content": "<pad>"}}')
     with pytest.raises(ModelError, match=r"has no eos_token; tokenizer_config.json must name it"):
         load_tokenizer(tmp_path)
 
 
-def test_without_a_config_the_tokens_are_ours(tmp_path: Path, unigram: SubwordTokenizer) -> None:
+def test_without_a_config_the_special_tokens_are_ours(
+    tmp_path: Path, unigram: SubwordTokenizer
+) -> None:
     unigram.save(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     assert load_tokenizer(tmp_path).encode("the dog") == unigram.encode("the dog")
@@ -55,7 +57,7 @@ def test_padding_and_truncation_are_switched_off(tmp_path: Path, unigram: Subwor
     assert load_tokenizer(tmp_path).encode("the green dog") == unigram.encode("the green dog")
 
 
-def test_the_largest_id_counts_not_how_many_there_are(
+def test_the_vocabulary_size_follows_the_largest_id(
     tmp_path: Path, unigram: SubwordTokenizer
 ) -> None:
     unigram.save(tmp_path)
@@ -67,7 +69,7 @@ def test_the_largest_id_counts_not_how_many_there_are(
 
 
 @pytest.mark.parametrize("part", ["normalizer", "decoder"])
-def test_replacements_that_blow_a_text_up_are_refused(
+def test_replacements_that_expand_a_text_are_refused(
     tmp_path: Path, unigram: SubwordTokenizer, part: str
 ) -> None:
     unigram.save(tmp_path)
@@ -79,7 +81,9 @@ def test_replacements_that_blow_a_text_up_are_refused(
         load_tokenizer(tmp_path)
 
 
-def test_a_panic_of_the_library_is_one_sentence(tmp_path: Path, unigram: SubwordTokenizer) -> None:
+def test_a_panic_of_the_library_gives_one_sentence(
+    tmp_path: Path, unigram: SubwordTokenizer
+) -> None:
     unigram.save(tmp_path)
     values = pipeline_of(unigram)
     values["decoder"] = {"type": "Strip", "content": "a", "start": 10**9, "stop": 9}
@@ -92,7 +96,7 @@ def test_a_panic_of_the_library_is_one_sentence(tmp_path: Path, unigram: Subword
 @pytest.mark.parametrize(
     ("characters", "message"), [("/////w==", "is cut short"), ("a", "is not base64")]
 )
-def test_a_map_of_characters_is_as_long_as_it_says(
+def test_a_character_map_has_its_declared_length(
     tmp_path: Path, unigram: SubwordTokenizer, characters: str, message: str
 ) -> None:
     unigram.save(tmp_path)
