@@ -18,7 +18,7 @@ from tests.helpers import tiny
 REFERENCES = ["Ein Mann fährt Rad .", "Zwei Hunde spielen im Schnee ."]
 
 
-def test_bleu_is_sacrebleus_and_says_how_it_was_computed() -> None:
+def test_bleu_equals_sacrebleu_and_has_its_signature() -> None:
     hypotheses = ["Ein Mann fährt ein Rad .", "Zwei Hunde spielen im Gras ."]
     score = score_translations(hypotheses, REFERENCES)
     assert score.bleu == sacrebleu.corpus_bleu(hypotheses, [REFERENCES]).score
@@ -39,7 +39,7 @@ def test_unequal_counts_are_refused() -> None:
 
 
 class Window(nn.Module):
-    """Predicts from the last `reach` tokens it was shown, so that the context it gets matters."""
+    """Predicts from the last `reach` input tokens, so the given context matters."""
 
     def __init__(self, vocab: int, reach: int) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Window(nn.Module):
 def test_every_token_is_predicted_once_with_enough_context(
     length: int, context: int, batch: int, data: st.DataObject
 ) -> None:
-    """With a model that looks back no further than the overlap, windows change nothing."""
+    """If the model's reach fits the overlap, windows do not change the score."""
     overlap = data.draw(st.integers(0, context - 1))
     torch.manual_seed(0)
     model = Window(7, reach=overlap + 1)
@@ -86,14 +86,14 @@ def test_an_empty_text_is_refused() -> None:
 
 
 def test_segments_with_a_memory_predict_each_token_once() -> None:
-    """Against one long pass under the pattern a memory makes, by the sum of its nats."""
+    """Equal to one long pass under a local pattern, compared by the summed nats."""
     model = tiny.language_model(
         position="relative", memory=8, max_positions=4, layers=1, dtype=torch.float64
     )
     tokens = torch.randint(4, tiny.VOCABULARY, (11,)).tolist()
     score = score_segments(model, tokens, start=3, characters=22, words=5, segment=4, memory=20)
     inputs, targets = torch.tensor([[3, *tokens[:-1]]]), torch.tensor(tokens)
-    with torch.no_grad():  # a window of 12 holds all that 11 tokens can see
+    with torch.no_grad():  # a window of 12 covers all 11 tokens
         nats = torch.nn.functional.cross_entropy(
             model(input_ids=inputs).logits[0], targets, reduction="sum"
         ).item()

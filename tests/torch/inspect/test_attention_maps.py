@@ -47,8 +47,8 @@ def test_a_translator_has_maps_of_three_kinds(translator) -> None:
     assert encoder.weights_LHTS.triu(1).any()
 
 
-def test_weights_explain_what_a_layer_gives(translator) -> None:
-    """The first encoder layer's attention, rebuilt from the map and the values."""
+def test_weights_reproduce_the_output_of_a_layer(translator) -> None:
+    """The output of the first encoder layer's attention is rebuilt from the map and the values."""
     part = read_maps(translator, TEXT[1]).parts[0]
     model = translator.backend.model
     layer = model.encoder.blocks[0].attention
@@ -61,7 +61,7 @@ def test_weights_explain_what_a_layer_gives(translator) -> None:
     torch.testing.assert_close(part.weights_LHTS[0] @ taken["v"][0], taken["out"][0])
 
 
-def test_a_language_model_has_one_map_a_head(generator) -> None:
+def test_a_language_model_has_one_map_per_head(generator) -> None:
     maps = read_maps(generator, "two men")
     (part,) = maps.parts
     assert maps.output is None
@@ -69,7 +69,7 @@ def test_a_language_model_has_one_map_a_head(generator) -> None:
     assert not part.weights_LHTS.triu(1).any()
 
 
-def test_a_hook_is_gone_afterwards(generator) -> None:
+def test_hooks_are_removed(generator) -> None:
     read_maps(generator, "a")
     assert not generator.backend.model.decoder.blocks[0].attention.attention._forward_pre_hooks
 
@@ -78,12 +78,12 @@ def test_a_hook_is_gone_afterwards(generator) -> None:
     ("text", "message"),
     [("", "empty"), ("a\nb", "cut into 2 pieces"), ("a" * 300, "pieces|too many")],
 )
-def test_what_cannot_be_drawn_is_refused(translator, text, message) -> None:
+def test_unsuitable_texts_are_refused(translator, text, message) -> None:
     with pytest.raises(InputError, match=message):
         read_maps(translator, text)
 
 
-def test_similarity_is_one_less_the_distance() -> None:
+def test_similarity_is_one_minus_the_distance() -> None:
     left, right = [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]
     half = [0.5, 0.25, 0.25]
     weights = torch.tensor([[left], [right], [left], [half]])
@@ -96,8 +96,8 @@ def test_similarity_is_one_less_the_distance() -> None:
     torch.testing.assert_close(similarity, similarity.T)
 
 
-def test_queries_without_a_choice_do_not_count() -> None:
-    """The first query of a causal map sees one key; it would make all heads look alike."""
+def test_queries_with_one_key_are_ignored() -> None:
+    """The first query of a causal map sees one key, so it is equal for all heads."""
     weights = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]])
     assert head_similarity(weights)[0, 1] == pytest.approx(0)
     assert head_similarity(weights[:, :1])[0, 1] == 1
@@ -110,7 +110,7 @@ def test_head_descriptions() -> None:
     assert describe_head(torch.full((4, 4), 0.25), own=True) == "4.0 tokens"
 
 
-def test_a_recurrent_decoder_only_looks_at_the_source(tmp_path) -> None:
+def test_recurrent_parts_have_no_self_attention_maps(tmp_path) -> None:
     folder = save_translator(tmp_path, drafter=False, decoder_core="gru")
     maps = read_maps(load(folder, device="cpu"), TEXT[0])
     assert [part.name for part in maps.parts] == ["encoder", "cross"]

@@ -18,7 +18,7 @@ def build(kind: str, *, causal: bool):
 
 @pytest.mark.parametrize("kind", attention_kinds())
 def test_weights_times_values_are_the_outputs(kind: str) -> None:
-    """At 21 tokens of width 8 the unit vectors go in three times, the last time partly filled."""
+    """21 tokens of width 8 need three passes of unit vectors, the last one partly filled."""
     q, k, v = (x.detach() for x in heads(2, 3, 21, 8))
     attention = build(kind, causal=load_attention(kind).Attention.causal_ok)
     weights = self_weights(attention, q, k)

@@ -54,7 +54,7 @@ def test_pondering_cells(tmp_path: Path) -> None:
         assert ((one.taken_T >= least) & (one.taken_T <= one.most)).all()
 
 
-def test_layers_that_rare_tokens_take_no_part_in(tmp_path: Path) -> None:
+def test_layers_that_rare_tokens_skip(tmp_path: Path) -> None:
     skip = {"below": 0.02, "layers": [0]}
     loaded = load(save_translator(tmp_path, drafter=False, skip=skip), device="cpu")
     ids = [*loaded.tokenizer.encode(TEXT[0]), loaded.backend.eos]

@@ -1,4 +1,4 @@
-"""The plane of heads keeps distances, and the similarity of layers follows its definition."""
+"""The plane of heads preserves distances, and the similarity of layers equals its definition."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from outrider.torch.inspect.attention_maps import AttentionMaps, Maps, head_plan
 
 
 @given(count=st.integers(1, 9), seed=st.integers(0, 1000))
-def test_points_of_a_plane_are_found_again(count: int, seed: int) -> None:
+def test_points_of_a_plane_are_recovered(count: int, seed: int) -> None:
     dice = torch.Generator().manual_seed(seed)
     points = torch.randn(count, 2, generator=dice, dtype=torch.float64)
     distance = torch.cdist(points, points)
@@ -23,7 +23,7 @@ def test_points_of_a_plane_are_found_again(count: int, seed: int) -> None:
 
 
 def maps(layers: list[list[int]]) -> Maps:
-    """Heads of which each looks at one key alone."""
+    """Attention maps in which each head attends to a single key."""
     weights = torch.zeros(len(layers), len(layers[0]), 3, 6)
     for layer, keys in enumerate(layers):
         for head, key in enumerate(keys):
@@ -31,7 +31,7 @@ def maps(layers: list[list[int]]) -> Maps:
     return Maps("encoder", "looks", ("a", "b", "c"), tuple("abcdef"), weights)
 
 
-def test_layers_whose_heads_look_alike() -> None:
+def test_layers_with_similar_heads() -> None:
     plane = head_plane(maps([[0, 1, 2], [0, 0, 1], [5, 5, 5]]))
     torch.testing.assert_close(plane.alike_L, torch.tensor([0.0, 1 / 3, 1.0]).double())
     assert plane.trend == pytest.approx(1)
@@ -48,7 +48,7 @@ def test_one_head_and_one_layer() -> None:
     assert (plane.trend, plane.alike_L.tolist()) == (0, [1])
 
 
-def test_it_can_be_drawn(tmp_path: Path) -> None:
+def test_the_plane_can_be_drawn(tmp_path: Path) -> None:
     parts = (maps([[0, 1], [2, 2]]), maps([[0, 1]]))
     draw_head_plane(AttentionMaps("a", None, parts), tmp_path / "plane.png")
     assert (tmp_path / "plane.png").read_bytes().startswith(b"\x89PNG")

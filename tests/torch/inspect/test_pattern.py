@@ -1,4 +1,4 @@
-"""Patterns: seen pairs equal the predicate, computed pairs those of the kernels."""
+"""Patterns: visible pairs equal the predicate, computed pairs those of the kernels."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def test_a_dense_triangle_is_computed_as_a_triangle() -> None:
 
 
 class Blocked(Causal):
-    """Blocks of two queries meet their own keys and those of the block before."""
+    """Blocks of two queries attend to their own keys and those of the previous block."""
 
     def run(self, q, k, v, keep):
         q = q.unflatten(2, (-1, 2)).transpose(1, 2).flatten(0, 1)
@@ -77,7 +77,7 @@ def test_everything_seen_is_computed(kind: str, causal: bool, length: int) -> No
 
 
 class Sorted(Causal):
-    """Computes by plain products over rows in another order, scaled and padded."""
+    """Uses plain products over reordered rows, scaled and padded."""
 
     def run(self, q, k, v, keep):
         order = torch.arange(q.shape[2] - 1, -1, -1)
@@ -92,7 +92,7 @@ def test_pairs_are_followed_through_sorting_scaling_and_padding() -> None:
 
 
 class Untraceable(Causal):
-    """Uses no product of queries with keys."""
+    """Uses no product of queries and keys."""
 
     def run(self, q, k, v, keep):
         return v
@@ -128,7 +128,7 @@ def test_a_wrong_length_is_refused() -> None:
         find_pattern("causal", length=0)
 
 
-def test_pooling_counts_shares() -> None:
+def test_pooling_averages_shares() -> None:
     pairs = np.tri(5, dtype=bool)
     assert np.array_equal(pooled(pairs, 5), pairs)
     shares = pooled(pairs, 3)

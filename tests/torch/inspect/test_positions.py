@@ -24,7 +24,7 @@ LENGTH = 20
 
 
 def scores(model: LanguageModel, query_HK: Tensor, key_HK: Tensor) -> Tensor:
-    """Scores of the same query and key at all places, by the projections of the model."""
+    """Scores of one query and one key at all positions, through the model's projections."""
     attention = model.decoder.blocks[0].attention
     heads, width = attention.heads, attention.head_width
     weight = torch.cat([query_HK.flatten(), key_HK.flatten(), torch.zeros(heads * width)])
@@ -49,8 +49,8 @@ def test_bias_is_added_to_scores(kind: str) -> None:
             assert mine == pytest.approx(float(wanted[head, -1, LENGTH - 1 - back]), abs=1e-5)
 
 
-def test_rotary_is_what_turning_does_to_equal_tokens() -> None:
-    """All pairs of a head alike, so that each frequency counts the same."""
+def test_rotary_equals_the_scores_of_equal_tokens() -> None:
+    """All pairs of a head are equal, so each frequency has the same weight."""
     model = tiny.language_model(position="rotary")
     (found,) = read_positions(model, LENGTH)
     same = torch.ones(2, model.config.head_width)
@@ -64,7 +64,7 @@ def test_codes_are_compared_by_their_angle() -> None:
     sin, cos = math.sin(3.0), math.cos(3.0)
     assert float(found.codes_TD[3, 0]) == pytest.approx(sin, abs=1e-6)
     assert float(found.codes_TD[3, 64]) == pytest.approx(cos, abs=1e-6)
-    # Two sine codes are as alike as their angles: the mean of cos(d f), whatever the places.
+    # The similarity of two sine codes is the mean of cos(d f); it depends on the distance only.
     wanted = [sum(math.cos(d * 10_000 ** (-k / 64)) for k in range(64)) / 64 for d in range(LENGTH)]
     assert found.by_distance_HT[0].tolist() == pytest.approx(wanted, abs=1e-5)
 

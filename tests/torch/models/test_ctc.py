@@ -1,4 +1,4 @@
-"""The parallel decoder: rows do not depend on neighbours, folders keep it, targets must fit it."""
+"""The parallel decoder: rows are independent, folders store it, and it must fit its target."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def sources(lengths: list[int]) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 @torch.no_grad()
-def test_a_row_does_not_depend_on_its_neighbours(parts: dict[str, Any]) -> None:
+def test_rows_are_independent(parts: dict[str, Any]) -> None:
     ctc = build(**parts)
     source, keep = sources([5, 2, 7])
     known = torch.randint(-1, tiny.VOCABULARY, (3, 7 * ctc.config.upsample))
@@ -53,7 +53,7 @@ def test_a_row_does_not_depend_on_its_neighbours(parts: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def test_slots_follow_their_equation() -> None:
+def test_slots_equal_the_equation() -> None:
     """x_u = memory[u // n] + c[u mod n] + W e(known) + sinusoid(u), scored by the target's head."""
     ctc = build(upsample=3, layers=1)
     target = ctc.target
@@ -75,7 +75,7 @@ def test_slots_follow_their_equation() -> None:
     torch.testing.assert_close(ctc.slots(memory[None], None, known), logits, rtol=1e-9, atol=1e-9)
 
 
-def test_the_target_is_the_models_own_only_if_joint() -> None:
+def test_only_a_joint_model_stores_its_target() -> None:
     frozen, joint = build(), build(joint=True)
     assert not any(name.startswith("target.") for name in frozen.state_dict())
     own, theirs = split_weights(joint.state_dict())
@@ -90,7 +90,7 @@ def test_the_target_is_the_models_own_only_if_joint() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_loss_is_ctc_without_the_end_token_and_joint_adds_the_targets(smoothing: float) -> None:
+def test_loss_is_ctc_without_the_end_token_plus_the_joint_loss(smoothing: float) -> None:
     ctc = build(joint=True, ar_weight=0.5, dropout=0.0)
     source, keep = sources([5, 3])
     labels = torch.tensor([[5, 6, 6, 1], [7, 1, -100, -100]])
@@ -105,7 +105,7 @@ def test_loss_is_ctc_without_the_end_token_and_joint_adds_the_targets(smoothing:
     torch.testing.assert_close(output.loss, (own + 0.5 * theirs) / 3, rtol=1e-8, atol=1e-8)
 
 
-def test_a_folder_keeps_it(tmp_path: Path) -> None:
+def test_a_folder_stores_it(tmp_path: Path) -> None:
     target = tiny.seq2seq()
     ctc = build(target, dtype=torch.float32, upsample=3)
     ctc.steps += 7
@@ -128,7 +128,7 @@ def test_packed_weights_change_nothing_but_rounding() -> None:
     torch.testing.assert_close(ctc.slots(memory, keep), before, rtol=1e-4, atol=1e-5)
 
 
-def test_the_share_of_known_slots_falls_with_the_steps() -> None:
+def test_the_share_of_known_slots_decreases_with_the_steps() -> None:
     ctc = build(reveal_start=0.5, reveal_end=0.1, reveal_steps=8)
     shares = []
     for _ in range(10):
@@ -137,7 +137,7 @@ def test_the_share_of_known_slots_falls_with_the_steps() -> None:
     assert shares == pytest.approx([0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1, 0.1])
 
 
-def test_only_the_model_it_was_made_for_can_be_its_target() -> None:
+def test_another_target_is_refused() -> None:
     target = tiny.seq2seq(hidden_size=32)
     with pytest.raises(ModelError, match=r"another model: its hidden_size is 16, the target's 32"):
         build(dtype=torch.float32).bind(target)
@@ -169,6 +169,6 @@ def test_a_blank_outside_the_vocabulary_is_refused() -> None:
         CtcConfig(vocab_size=5, blank=9)
 
 
-def test_a_language_model_has_no_source_to_read() -> None:
+def test_a_language_model_as_target_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^target: is a language model; CTC needs a source"):
         CtcConfig.for_target(tiny.language_model().config)

@@ -105,7 +105,7 @@ def test_a_row_in_a_batch_equals_the_row_alone(parts: dict[str, object]) -> None
 def test_ragged_blocks_and_rollbacks(
     data: st.DataObject, parts: dict[str, object], seed: int
 ) -> None:
-    """As in draft-and-verify: every row keeps its own part of each block."""
+    """As in draft-and-verify, every row keeps a different part of each block."""
     model = tiny.seq2seq(seed=seed, dtype=torch.float64, **parts)
     source, keep = sources([3, 5])
     target = torch.randint(4, tiny.VOCABULARY, (2, 30))
@@ -140,7 +140,7 @@ def test_rows_can_be_dropped_reordered_and_copied() -> None:
 
 
 @pytest.mark.usefixtures("on_device")
-def test_beams_share_their_source() -> None:
+def test_beams_share_one_source() -> None:
     model = tiny.seq2seq(dtype=torch.float64)
     source, keep = sources([5, 2])
     target = torch.randint(4, tiny.VOCABULARY, (6, 4))
@@ -151,7 +151,7 @@ def test_beams_share_their_source() -> None:
         state = model.open(model.encode(source, keep), keep, capacity=9)
         state = state.repeat_rows(3)
         close(model.extend(target[:, :2], state), whole[:, :2])
-        state.select(torch.tensor([4, 3, 3]))  # only beams of the second source live on
+        state.select(torch.tensor([4, 3, 3]))  # only beams of the second source remain
         assert state.sources[0].k_BHSK.shape[0] == 1
         rows = torch.tensor([4, 3, 3])
         close(model.extend(target[rows, 2:], state), whole[rows, 2:])
@@ -181,14 +181,14 @@ def test_language_model_prompts_of_different_length(parts: dict[str, object]) ->
         for extra in range(3):
             at = (counts + extra)[:, None]
             close(model.extend(tokens.gather(1, at), state)[:, 0], whole[torch.arange(3), at[:, 0]])
-        # A long continuation goes in by blocks that even a wrapping cache can take.
+        # A long continuation is added in blocks that fit a ring cache.
         at = state.length_B[:1] + torch.arange(17)
         state.select(torch.tensor([0]))
         close(model.extend(tokens[:1, at], state)[0], whole[0, at])
 
 
 @pytest.mark.usefixtures("on_device")
-def test_a_long_second_prompt_is_taken_in_blocks() -> None:
+def test_a_long_second_prompt_is_split_into_blocks() -> None:
     model = tiny.language_model(dtype=torch.float64, attention={"kind": "sliding", "window": 4})
     tokens = torch.randint(4, tiny.VOCABULARY, (2, 200))
     with torch.no_grad():
@@ -203,7 +203,7 @@ def test_decoding_state_of_a_window_does_not_grow_with_capacity() -> None:
     assert windowed.open(1, capacity=65_536).nbytes == windowed.open(1, capacity=1_000).nbytes
 
 
-def test_rollback_reaches_no_further_than_the_last_extend() -> None:
+def test_rollback_is_limited_to_the_last_extend() -> None:
     model = tiny.language_model()
     state = model.open(1, capacity=10)
     model.extend(torch.tensor([[4, 5]]), state)
@@ -212,15 +212,15 @@ def test_rollback_reaches_no_further_than_the_last_extend() -> None:
         state.rollback(torch.tensor([1]))
 
 
-def test_a_full_state_says_so() -> None:
+def test_a_full_state_raises_an_error() -> None:
     state = tiny.language_model().open(1, capacity=2)
     with pytest.raises(ValueError, match="3 tokens do not fit a state opened for 2"):
         state.step(3, [3])
 
 
 @pytest.mark.parametrize("parts", PARTS, ids=str)
-def test_tensors_are_made_where_the_inputs_are(parts: dict[str, object]) -> None:
-    """A tensor without a device is on `meta` here, as it would be on the CPU next to a GPU."""
+def test_tensors_are_created_on_the_device_of_the_inputs(parts: dict[str, object]) -> None:
+    """A tensor created without a device is on `meta` here, as it would be on the CPU, not a GPU."""
     model = tiny.seq2seq(dtype=torch.float64, **parts)
     source, keep = sources([5, 2, 7])
     target = torch.randint(4, tiny.VOCABULARY, (3, 9))

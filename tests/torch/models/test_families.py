@@ -1,4 +1,4 @@
-"""Models of other families: the numbers and the tokens of transformers' own implementations."""
+"""Models of other families give the logits and tokens of transformers' implementations."""
 
 import json
 from dataclasses import asdict
@@ -36,7 +36,7 @@ NEW = 24
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_logits_are_theirs(name: str, tmp_path: Path) -> None:
+def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     model = families.make(name)
     model.save_pretrained(tmp_path)
     ours = load_model(tmp_path)
@@ -58,7 +58,7 @@ def said(results: list[list[Any]]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", TRANSLATES)
-def test_translations_are_theirs_alone_and_in_mixed_batches(name: str, tmp_path: Path) -> None:
+def test_translations_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     model, dice = families.make(name), torch.Generator().manual_seed(1)
     before = "<s>" if name.startswith("bart") else ""
     loaded = outrider.load(
@@ -79,9 +79,7 @@ def test_translations_are_theirs_alone_and_in_mixed_batches(name: str, tmp_path:
 
 @pytest.mark.parametrize("before", ["", "<s>"])
 @pytest.mark.parametrize("name", CONTINUES)
-def test_continuations_are_theirs_alone_and_in_mixed_batches(
-    name: str, before: str, tmp_path: Path
-) -> None:
+def test_continuations_equal_those_of_transformers(name: str, before: str, tmp_path: Path) -> None:
     model, dice = families.make(name), torch.Generator().manual_seed(1)
     loaded = outrider.load(families.save(model, tmp_path, before=before), backend="torch")
     assert isinstance(loaded, Generator)
@@ -105,10 +103,10 @@ def test_continuations_are_theirs_alone_and_in_mixed_batches(
         ("mbart", "", "</s> eng_Latn", FIRST_LANGUAGE),
     ],
 )
-def test_languages_are_told_as_the_family_tells_them(
+def test_language_tokens_are_placed_as_in_the_family(
     name: str, before: str, after: str, start: int, tmp_path: Path
 ) -> None:
-    """The tokenizer places the source language; the decoder starts with the target language."""
+    """The tokenizer adds the source language; the decoder starts with the target language."""
     model = families.make(name)
     model.config.decoder_start_token_id = start
     model.generation_config.decoder_start_token_id = start
@@ -147,7 +145,7 @@ def test_a_language_must_be_named_and_known(tmp_path: Path) -> None:
         loaded.between(source="english")
 
 
-def test_a_model_without_languages_takes_none(tmp_path: Path) -> None:
+def test_a_model_without_languages_refuses_them(tmp_path: Path) -> None:
     folder = families.save(families.make("t5"), tmp_path / "t5", after="</s>")
     with pytest.raises(ConfigError, match="target_language: got 'de', but this model translates"):
         outrider.load(folder, backend="torch", target_language="de")
@@ -157,7 +155,7 @@ def test_a_model_without_languages_takes_none(tmp_path: Path) -> None:
 
 
 def test_the_first_token_may_be_forced(tmp_path: Path) -> None:
-    """Summarisers of BART generate their start token first."""
+    """BART summarisers generate their start token first."""
     model = families.make("bart")
     model.generation_config.forced_bos_token_id = 3
     loaded = outrider.load(
@@ -190,7 +188,7 @@ OURS = {
 
 
 @pytest.mark.parametrize(("ours", "theirs"), DEFAULTS)
-def test_what_a_config_leaves_out_is_what_transformers_takes_for_it(
+def test_defaults_of_missing_keys_equal_those_of_transformers(
     ours: type[Any], theirs: type[Any]
 ) -> None:
     default, values = theirs(), asdict(ours())
@@ -258,7 +256,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "changes", "message"), REFUSED, ids=[m for *_, m in REFUSED])
-def test_what_ours_cannot_compute_is_named(
+def test_unsupported_options_are_named(
     name: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     families.make(name).save_pretrained(tmp_path)
@@ -298,7 +296,7 @@ def test_an_adapter_beside_a_model_is_not_ignored(alone: bool, tmp_path: Path) -
     ],
     ids=str,
 )
-def test_keys_that_agree_are_read_as_transformers_reads_them(
+def test_redundant_keys_are_read_as_in_transformers(
     name: str, changes: dict[str, Any], moved: tuple[str, ...], tmp_path: Path
 ) -> None:
     model = families.make(name)
@@ -316,7 +314,7 @@ def test_keys_that_agree_are_read_as_transformers_reads_them(
 
 
 @pytest.mark.parametrize("name", [one for one in FAMILIES if one != "mistral window"])
-def test_the_native_core_says_the_same(name: str, tmp_path: Path) -> None:
+def test_the_native_core_writes_the_same(name: str, tmp_path: Path) -> None:
     """In float32 equal to PyTorch; in int8 bit-identical alone and in batches."""
     dice = torch.Generator().manual_seed(1)
     folder = families.save(families.make(name), tmp_path, after="</s>")
@@ -336,7 +334,7 @@ def test_the_native_core_says_the_same(name: str, tmp_path: Path) -> None:
     assert spoken(backend="native", dtype="int8")
 
 
-def test_a_window_is_left_to_torch(tmp_path: Path) -> None:
+def test_sliding_windows_use_torch(tmp_path: Path) -> None:
     folder = families.save(families.make("mistral window"), tmp_path)
     with pytest.raises(ModelError, match=r"does not compute attention: .*sliding"):
         outrider.load(folder, backend="native")

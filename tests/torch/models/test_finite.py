@@ -1,4 +1,4 @@
-"""Both engines refuse weights with NaN or infinite numbers, of any family and type."""
+"""Both backends refuse weights with NaN or infinite values, in any family and type."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ CASES = {
 
 
 def damage(path: Path, place: int, dtype: torch.dtype, value: float | torch.Tensor) -> None:
-    """Put a value into one floating-point weight and store all of them as `dtype`."""
+    """Put a value into one floating-point weight and store all weights as `dtype`."""
     weights = {
         name: weight.to(dtype) if weight.is_floating_point() else weight
         for name, weight in load_file(path).items()
@@ -64,7 +64,7 @@ def test_every_part(part: str, case: str, backend: str, tmp_path: Path) -> None:
 
 
 def test_a_product_that_overflows(tmp_path: Path) -> None:
-    """Finite weights, but the drafter's tables, which are products of them, are not."""
+    """The weights are finite, but the drafter's tables, which are products of them, are not."""
     folder = save_language_model(tmp_path)
     path = folder / "drafter" / "model.safetensors"
     weights = load_file(path)

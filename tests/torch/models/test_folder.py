@@ -71,14 +71,14 @@ def test_sharded_weights(tmp_path: Path) -> None:
         assert torch.equal(value, weights[name])
 
 
-def test_half_precision_on_disk_loads_as_float32_and_the_other_way(folder: Path) -> None:
+def test_weights_are_converted_between_float32_and_bfloat16(folder: Path) -> None:
     half = load_model(folder, dtype="bfloat16")
     assert half.dtype == torch.bfloat16
     half.save_pretrained(folder)
     assert load_model(folder).dtype == torch.float32
 
 
-def test_int8_with_scales_loads_as_what_it_stands_for(folder: Path) -> None:
+def test_int8_with_scales_is_dequantised(folder: Path) -> None:
     weights = read_model(folder).weights
     name = next(one for one in weights if one.endswith("feedforward.up.weight"))
     rows, width = weights[name].shape
@@ -90,7 +90,7 @@ def test_int8_with_scales_loads_as_what_it_stands_for(folder: Path) -> None:
     assert torch.equal(found, torch.from_numpy(bytes_ * scales[:, None]))
 
 
-def test_training_goes_on_from_a_loaded_model(folder: Path) -> None:
+def test_a_loaded_model_can_be_trained(folder: Path) -> None:
     model = load_model(folder).train()
     model(input_ids=torch.tensor([[5, 1]]), labels=torch.tensor([[6, 1]])).loss.backward()
     assert all(p.grad is not None for p in model.parameters())
@@ -162,14 +162,14 @@ def test_damaged_weights_are_named(folder: Path) -> None:
 
 def test_a_shard_outside_the_folder_is_refused(folder: Path) -> None:
     index = {"weight_map": {"tokens.weight": "../elsewhere.safetensors"}}
-    (folder / "model.safetensors").unlink()  # which is preferred to an index
+    (folder / "model.safetensors").unlink()  # the index is read only without it
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError, match="a shard is outside of the folder"):
         load_model(folder)
 
 
 def test_an_index_without_a_map_is_refused(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()  # which is preferred to an index
+    (folder / "model.safetensors").unlink()  # the index is read only without it
     (folder / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(ModelError, match="has no weight_map"):
         load_model(folder)
@@ -184,7 +184,7 @@ def test_an_index_without_a_map_is_refused(folder: Path) -> None:
     ],
     ids=["broken", "list", "huge"],
 )
-def test_a_config_that_is_none(folder: Path, text: str, message: str) -> None:
+def test_a_damaged_config(folder: Path, text: str, message: str) -> None:
     (folder / "config.json").write_text(text)
     with pytest.raises(ModelError, match=message):
         load_model(folder)
@@ -207,7 +207,7 @@ def test_extra_weights_are_refused(folder: Path) -> None:
         load_model(folder)
 
 
-def test_interleaved_factors_take_turns() -> None:
+def test_interleaved_factors_alternate() -> None:
     model = tiny.language_model(layers=3, attention={"kind": "fixed", "use": "interleave"})
     factors = [block.attention.attention.config.factor for block in model.decoder.blocks]
     assert factors == [1, 2, 1]

@@ -1,6 +1,6 @@
 """GPT-2 as an encoder: its tokenizer has no end token.
 
-That its features are those of transformers is tested beside the others, in `test_pretrained.py`.
+`test_pretrained.py` compares its features with those of transformers.
 """
 
 from pathlib import Path
@@ -18,8 +18,8 @@ from tests.helpers.bert import save_encoder
 from tests.helpers.drafted import TEXT
 
 
-def test_a_gpt2_reads_what_its_own_tokenizer_wrote(tmp_path: Path) -> None:
-    """It adds no tokens to a text; the document separator is its end token."""
+def test_gpt2_reads_the_ids_of_its_own_tokenizer(tmp_path: Path) -> None:
+    """It adds no tokens to a text; its end token is the document separator."""
     pipeline = Tokenizer(models.BPE())
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pipeline.post_processor = processors.ByteLevel(trim_offsets=False)

@@ -37,8 +37,8 @@ def test_auto_classes_find_the_language_model(tmp_path: Path, parts: dict[str, o
 
 
 @pytest.mark.parametrize("position", POSITIONS)
-def test_every_position_moves_what_a_model_says(position: str) -> None:
-    """Two equal tokens apart: only a model that knows positions tells their orders apart."""
+def test_every_position_kind_changes_the_logits(position: str) -> None:
+    """Two rows differ only in the order of two tokens, so only positions can distinguish them."""
     model = tiny.language_model(position=position, attention={"kind": "causal"})
     with torch.no_grad():
         one, other = model(input_ids=torch.tensor([[4, 5, 6, 7], [5, 4, 6, 7]])).logits[:, -1]
@@ -54,7 +54,7 @@ def test_generate_greedy_follows_the_argmax() -> None:
     out = model.generate(input_ids=source, max_new_tokens=5, min_new_tokens=5, do_sample=False)
     with torch.no_grad():
         logits = model(input_ids=source, decoder_input_ids=out[:, :-1]).logits[0]
-    logits[:, model.config.eos_token_id] = -torch.inf  # min_new_tokens holds the end back
+    logits[:, model.config.eos_token_id] = -torch.inf  # min_new_tokens suppresses the end
     assert out[0, 1:].tolist() == logits.argmax(-1).tolist()
 
 
@@ -70,7 +70,7 @@ def test_generate_for_language_models_and_beams() -> None:
 
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_loss_is_the_cross_entropy_of_the_logits(smoothing: float) -> None:
+def test_loss_equals_the_cross_entropy_of_the_logits(smoothing: float) -> None:
     model = tiny.seq2seq()
     batch = {
         "input_ids": torch.tensor([[5, 6, 1], [7, 1, 0]]),
@@ -91,7 +91,7 @@ def test_loss_is_the_cross_entropy_of_the_logits(smoothing: float) -> None:
 
 
 @pytest.mark.usefixtures("on_device")
-def test_language_model_loss_is_shifted_inside() -> None:
+def test_language_model_loss_shifts_the_labels() -> None:
     model = tiny.language_model()
     tokens = torch.tensor([[3, 5, 6, 7]])
     out = model(input_ids=tokens, labels=tokens)

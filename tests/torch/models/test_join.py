@@ -1,4 +1,4 @@
-"""Rows that join a running state give the same output as alone, with every attention."""
+"""Rows that join a running state give the same output as alone, for every attention."""
 
 from functools import partial
 from typing import Any
@@ -46,8 +46,8 @@ def ids(dice: torch.Generator, length: int) -> list[int]:
 
 @pytest.mark.parametrize("drafting", [False, True])
 @pytest.mark.parametrize("kind", MODELS)
-def test_joined_rows_score_as_alone(kind: str, drafting: bool) -> None:
-    """Four rows join one after the other, one replacing another, with different capacities."""
+def test_joined_rows_equal_rows_alone(kind: str, drafting: bool) -> None:
+    """Four rows with different capacities join one after the other; one replaces another."""
     model = MODELS[kind](seed=3, dtype=torch.float64)
     drafter = None
     if drafting:

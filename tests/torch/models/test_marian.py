@@ -1,4 +1,4 @@
-"""Marian models: the same numbers as transformers' own implementation, both ways."""
+"""Marian models compute the same as transformers' implementation, imported and exported."""
 
 import json
 from dataclasses import asdict
@@ -50,7 +50,7 @@ def inputs() -> dict[str, torch.Tensor]:
     return {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}
 
 
-def test_imported_logits_are_theirs(marian: MarianMTModel, tmp_path: Path) -> None:
+def test_imported_logits_equal_those_of_transformers(marian: MarianMTModel, tmp_path: Path) -> None:
     marian.save_pretrained(tmp_path)
     ours = load_model(tmp_path)
     batch = inputs()
@@ -60,7 +60,7 @@ def test_imported_logits_are_theirs(marian: MarianMTModel, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_exported_logits_are_ours(share: bool) -> None:
+def test_exported_logits_equal_ours(share: bool) -> None:
     ours = tiny.marian_like(share_embeddings=share, vocab_size=40)
     torch.nn.init.normal_(ours.logits_bias)
     batch = inputs()
@@ -69,7 +69,7 @@ def test_exported_logits_are_ours(share: bool) -> None:
     assert difference < 1e-5
 
 
-def test_there_and_back_is_the_same_to_the_bit(tmp_path: Path) -> None:
+def test_import_and_export_are_bit_identical(tmp_path: Path) -> None:
     ours = tiny.marian_like()
     to_marian(ours).save_pretrained(tmp_path)
     again = load_model(tmp_path)
@@ -88,7 +88,7 @@ def test_there_and_back_is_the_same_to_the_bit(tmp_path: Path) -> None:
         ({"decoder_attention": {"kind": "sliding"}}, "decoder_attention is"),
     ],
 )
-def test_what_marian_lacks_is_refused(changes: dict[str, object], message: str) -> None:
+def test_options_that_marian_lacks_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         to_marian(tiny.seq2seq(**{"norm": "post", "logits_bias": True} | changes))
 
@@ -99,7 +99,7 @@ def test_unequal_halves_are_refused(marian: MarianMTModel) -> None:
         import_config(values)
 
 
-def test_what_a_config_leaves_out_is_what_transformers_takes_for_it() -> None:
+def test_defaults_of_missing_keys_equal_those_of_transformers() -> None:
     theirs = MarianConfig()
     ours = asdict(MarianValues())
     assert ours == {key: getattr(theirs, key) for key in ours}

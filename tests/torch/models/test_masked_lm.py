@@ -1,4 +1,4 @@
-"""The masked language model: its equation, its padding, its folder, and a translator's encoder."""
+"""The masked language model: equation, padding, folder, and use as a translator's encoder."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def build(*, seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) 
 
 
 def rows(*lengths: int) -> tuple[Tensor, Tensor]:
-    """Right-padded rows, and what is no padding."""
+    """Right-padded rows and their mask."""
     torch.manual_seed(1)
     ids = torch.randint(5, tiny.VOCABULARY, (len(lengths), max(lengths)))
     keep = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
@@ -55,7 +55,7 @@ def norm(x: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
 
 
 def transcribed(weights: dict[str, Tensor], ids: list[int], labels: list[int]) -> Tensor:
-    """The summed loss of one row, token by token: pre-norm layers, two heads, sines, tied head."""
+    """The summed loss of one row, token by token: pre-norm, two heads, sinusoids, tied head."""
     width, heads = 16, 2
     half = width // 2
     x = []
@@ -94,7 +94,7 @@ def transcribed(weights: dict[str, Tensor], ids: list[int], labels: list[int]) -
     return loss
 
 
-def test_the_loss_is_the_equation_forward_and_backward() -> None:
+def test_loss_and_gradient_equal_the_equation() -> None:
     model = build(dtype=torch.float64).train()
     ids, labels = [3, 4, 9, 7, 4, 1], [IGNORED, 11, IGNORED, 8, 6, IGNORED]
     weights = {
@@ -112,7 +112,7 @@ def test_the_loss_is_the_equation_forward_and_backward() -> None:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_row_does_not_know_its_neighbours(name: str) -> None:
+def test_rows_are_independent(name: str) -> None:
     model = build(dtype=torch.float64, **PARTS[name])
     ids, keep = rows(9, 4, 6)
     together = model(input_ids=ids, attention_mask=keep).logits
@@ -122,7 +122,7 @@ def test_a_row_does_not_know_its_neighbours(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PARTS.keys() - {"sliding"}))
-def test_a_place_sees_both_sides(name: str) -> None:
+def test_a_token_attends_to_both_sides(name: str) -> None:
     model = build(dtype=torch.float64, **PARTS[name])
     ids, _ = rows(7)
     before = model(input_ids=ids).logits
@@ -134,7 +134,7 @@ def test_a_place_sees_both_sides(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_an_encoder_that_reads_is_the_one_that_learnt(name: str, tmp_path: Path) -> None:
+def test_an_encoder_reproduces_the_trained_hidden_states(name: str, tmp_path: Path) -> None:
     model = build(**PARTS[name])
     model.save_pretrained(tmp_path)
     again = load_masked_lm(tmp_path)
@@ -157,12 +157,12 @@ def test_an_encoder_that_reads_is_the_one_that_learnt(name: str, tmp_path: Path)
             torch.testing.assert_close(found[real], states[real], rtol=0, atol=1e-6)
 
 
-def test_another_folder_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_other_folders_are_not_loaded(tmp_path: Path) -> None:
     tiny.language_model().save_pretrained(tmp_path)
     assert load_masked_lm(tmp_path) is None
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="mask_token_id: got 23"):
         build(mask_token_id=tiny.VOCABULARY)
     with pytest.raises(ConfigError, match=r"attention\.kind"):

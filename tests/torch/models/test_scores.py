@@ -80,7 +80,7 @@ def test_ragged_prompts_blocks_and_rollbacks_equal_the_whole_pass(name: str) -> 
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
-def test_saved_and_loaded_it_is_the_same(name: str, tmp_path: Path) -> None:
+def test_saving_and_loading_change_nothing(name: str, tmp_path: Path) -> None:
     model = build(name, dtype=torch.float32)
     model.save_pretrained(tmp_path)
     again = LanguageModel.from_pretrained(tmp_path).eval()
@@ -91,7 +91,7 @@ def test_saved_and_loaded_it_is_the_same(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=4)
 @given(seed=st.integers(0, 2**16), rows=st.integers(1, 4), k=st.integers(1, 8))
-def test_tandem_says_what_greedy_says(name: str, seed: int, rows: int, k: int) -> None:
+def test_tandem_equals_greedy(name: str, seed: int, rows: int, k: int) -> None:
     model = build(name, dtype=torch.float32, seed=seed)
     config = DrafterConfig.for_target(model.config, rank=4, candidates=5, block=8, dropout=0.0)
     backend: Any = TorchBackend(model, drafter=Drafter(config))
@@ -129,8 +129,8 @@ SIDES = [
 
 @pytest.mark.parametrize("options", SIDES, ids=str)
 @torch.no_grad()
-def test_translators_too(options: dict[str, Any]) -> None:
-    """Padding does not matter, beams share a source, and steps equal teacher forcing."""
+def test_translators(options: dict[str, Any]) -> None:
+    """Padding has no effect, beams share a source, and steps equal teacher forcing."""
     model = tiny.seq2seq(dtype=torch.float64, **options)
     for weight in model.parameters():
         weight.add_(torch.randn_like(weight), alpha=0.1)
@@ -152,12 +152,12 @@ def test_translators_too(options: dict[str, Any]) -> None:
 # --- the positional MLP -------------------------------------------------------------------------
 
 
-def test_the_positional_mlp_is_its_equation() -> None:
+def test_the_positional_mlp_equals_its_equation() -> None:
     model = build("position_mlp")
     mlp = model.position_mlp
     tokens = torch.randint(4, tiny.VOCABULARY, (1, 9))
     positions = Positions.upto(9, torch.device("cpu"))
-    x = model.tokens(tokens) * 4  # the root of the width
+    x = model.tokens(tokens) * 4  # sqrt(hidden_size)
     z = model.decoder_position(x, positions)[0]
     expected = []
     for i in range(9):
@@ -171,14 +171,14 @@ def test_the_positional_mlp_is_its_equation() -> None:
 
 @pytest.mark.parametrize("options", [{"position_mlp": 4}, {"position_correlation": 3}], ids=str)
 @torch.no_grad()
-def test_a_model_starts_without_it(options: dict[str, int]) -> None:
+def test_new_parts_start_without_effect(options: dict[str, int]) -> None:
     model, plain = tiny.language_model(**options), tiny.language_model()
     plain.load_state_dict(model.state_dict(), strict=False)
     tokens = torch.randint(4, tiny.VOCABULARY, (2, 12))
     assert torch.equal(model(input_ids=tokens).logits, plain(input_ids=tokens).logits)
 
 
-def test_what_it_remembers_is_counted_and_stays_small() -> None:
+def test_the_state_is_counted_and_stays_small() -> None:
     model = build("position_mlp")
     states = [model.open(2, capacity=capacity) for capacity in (1_000, 65_536)]
     for state in states:

@@ -37,7 +37,7 @@ def load(folder: Path) -> None:
 
 
 def read(folder: Path) -> None:
-    """What is read for the native core, without PyTorch."""
+    """What the native core reads, without PyTorch."""
     read_model(folder).check()
     read_parts(folder).check()
 
@@ -70,11 +70,11 @@ FILES = [
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop"])
-def test_what_is_no_file_is_not_waited_for(folder: Path, name: str, kind: str) -> None:
+def test_special_files_do_not_block(folder: Path, name: str, kind: str) -> None:
     path = folder / name
     path.unlink(missing_ok=True)
     if name.endswith("index.json"):
-        (folder / "model.safetensors").unlink()  # which is preferred to an index
+        (folder / "model.safetensors").unlink()  # the index is read only without it
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "device":
@@ -82,7 +82,7 @@ def test_what_is_no_file_is_not_waited_for(folder: Path, name: str, kind: str) -
     elif kind == "folder":
         path.mkdir()
     elif name.endswith("index.json"):
-        return  # a link that leads nowhere is as good as none
+        return  # a broken link counts as missing
     else:
         path.symlink_to(path.name)
     refused(folder, "is not a regular file|has no|cannot be read|is not a model folder")
@@ -90,16 +90,16 @@ def test_what_is_no_file_is_not_waited_for(folder: Path, name: str, kind: str) -
 
 @pytest.mark.parametrize("name", [one for one in FILES if one.endswith("json")])
 @pytest.mark.parametrize("text", ["[]", "null", "{", '"a"', "[" * 9999, '{"a":' * 90, "\x00"])
-def test_what_is_no_object_is_named(folder: Path, name: str, text: str) -> None:
+def test_a_config_that_is_not_an_object_is_named(folder: Path, name: str, text: str) -> None:
     if name.endswith("index.json"):
-        (folder / "model.safetensors").unlink()  # which is preferred to an index
+        (folder / "model.safetensors").unlink()  # the index is read only without it
     (folder / name).write_text(text)
     refused(folder, Path(name).name)
 
 
 @pytest.mark.parametrize("part", [".", "drafter", "ctc"])
 @pytest.mark.parametrize("dtype", ["nn", "__class__", "int8", "", [], {}, 1e300, True, "x" * 5000])
-def test_a_dtype_is_one_of_a_list(folder: Path, part: str, dtype: Any) -> None:
+def test_unknown_dtypes_are_refused(folder: Path, part: str, dtype: Any) -> None:
     edit_config(folder / part / "config.json", dtype=dtype)
     refused(folder, "dtype: got .* expected one of float32, bfloat16|dtype: got 'xxx")
 
@@ -108,15 +108,15 @@ def test_a_dtype_is_one_of_a_list(folder: Path, part: str, dtype: Any) -> None:
     "key", ["_attn_implementation", "_experts_implementation", "_name_or_path"]
 )
 @pytest.mark.parametrize("value", ["kernels-community/some-kernel", 7, {}, [None]])
-def test_what_transformers_keeps_to_itself_is_not_read(folder: Path, key: str, value: Any) -> None:
-    """An attention implementation can name a repository whose code would run."""
+def test_private_keys_of_transformers_are_ignored(folder: Path, key: str, value: Any) -> None:
+    """An attention implementation may name a repository whose code would run."""
     edit_config(folder / "config.json", **{key: value})
     edit_config(folder / "drafter/config.json", **{key: value})
     load(folder)
     assert load_model(folder).config._attn_implementation == "sdpa"
 
 
-def test_a_marian_config_names_no_code_either(tmp_path: Path) -> None:
+def test_a_marian_config_runs_no_code(tmp_path: Path) -> None:
     to_marian(tiny.seq2seq(norm="post", logits_bias=True)).save_pretrained(tmp_path)
     for key in ("_attn_implementation", "attn_implementation"):
         edit_config(tmp_path / "config.json", **{key: "kernels-community/some-kernel"})
@@ -128,7 +128,7 @@ def test_a_marian_config_names_no_code_either(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["id2label", "label2id", "problem_type", "return_dict"])
-def test_keys_that_say_nothing_of_a_model_do_no_harm(folder: Path, key: str) -> None:
+def test_irrelevant_keys_are_ignored(folder: Path, key: str) -> None:
     for value in (7, "x", [1], {"a": "b"}, None):
         edit_config(folder / "config.json", **{key: value})
         load(folder)
@@ -234,15 +234,15 @@ def test_a_hostile_header_is_named(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("shard", ["", "..", ".", "config.json", "a\x00b", "x" * 5000, 7, None])
-def test_an_index_leads_to_weights_or_is_refused(folder: Path, shard: Any) -> None:
+def test_an_index_without_weights_is_refused(folder: Path, shard: Any) -> None:
     index = {"weight_map": {"tokens.weight": shard}}
-    (folder / "model.safetensors").unlink()  # which is preferred to an index
+    (folder / "model.safetensors").unlink()  # the index is read only without it
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError):
         load(folder)
 
 
-def test_marian_weights_that_do_not_stack_are_named(tmp_path: Path) -> None:
+def test_marian_weights_of_wrong_shapes_are_named(tmp_path: Path) -> None:
     to_marian(tiny.seq2seq(norm="post", logits_bias=True)).save_pretrained(tmp_path)
     name = "model.encoder.layers.0.self_attn.q_proj.weight"
     edit_weights(tmp_path / "model.safetensors", lambda w: w.update({name: torch.zeros(3)}))
@@ -254,7 +254,7 @@ ANY = [None, True, -1, 10**30, 0.5, float("nan"), "x", [], [[]], {}, {"kind": []
 
 
 @pytest.mark.parametrize("part", [".", "drafter", "ctc"])
-def test_every_key_takes_any_value_or_one_sentence(folder: Path, part: str) -> None:
+def test_any_value_of_a_key_loads_or_gives_one_sentence(folder: Path, part: str) -> None:
     path, model = folder / part / "config.json", load_model(folder)
     loaders = {".": load_model, "drafter": lambda f: load_drafter(f, model)}
     loader = loaders.get(part, lambda f: load_ctc(f, model))
@@ -271,7 +271,7 @@ FAMILY_NAMES = ("bart", "m2m_100", "t5 gated", "gpt2 scaled", "llama biased")
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)
-def test_every_key_of_another_family_takes_any_value_or_one_sentence(
+def test_any_value_of_a_key_of_another_family_loads_or_gives_one_sentence(
     name: str, tmp_path: Path
 ) -> None:
     families.make(name).save_pretrained(tmp_path)
@@ -294,18 +294,18 @@ def test_weights_of_another_family_that_do_not_fit_are_named(name: str, tmp_path
     before = load_file(path)
     for one in before:
         if one.endswith(("embed_tokens.weight", "lm_head.weight")):
-            continue  # another name of a table, which may not be read
+            continue  # a second name of a table, which is forbidden
         for wrong in (torch.zeros(3), torch.zeros(2, 3, 4), torch.zeros(0), None):
             weights = {key: value for key, value in before.items() if key != one}
             save_file(weights if wrong is None else {**weights, one: wrong}, path)
             if wrong is None and one == "final_logits_bias":
-                continue  # taken for zeros
+                continue  # would become zeros
             with pytest.raises(ModelError) as caught:
                 read_model(tmp_path).check()
             assert "\n" not in str(caught.value)
 
 
-def test_a_folder_with_pickled_weights_alone_is_refused_whatever_the_family(tmp_path: Path) -> None:
+def test_a_folder_with_only_pickled_weights_is_refused_in_every_family(tmp_path: Path) -> None:
     for name in FAMILY_NAMES:
         folder = tmp_path / name
         families.make(name).save_pretrained(folder)

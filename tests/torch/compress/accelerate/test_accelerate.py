@@ -81,8 +81,8 @@ def test_a_model_and_text_become_a_faster_folder(
 
 
 @pytest.mark.slow
-def test_killed_it_goes_on(model: Path, text: Path, tmp_path: Path) -> None:
-    """Killed in every stage it reaches, it ends with the weights of an undisturbed one."""
+def test_a_killed_run_resumes(model: Path, text: Path, tmp_path: Path) -> None:
+    """Killed in every stage and resumed, it writes the weights of an undisturbed run."""
     script = f"""
 import sys
 from pathlib import Path
@@ -124,7 +124,7 @@ def test_resumed_plan_requires_the_same_arguments(model: Path, text: Path, tmp_p
         planning.load_or_make_plan(model, [text], work, minutes=6, threads=1)
 
 
-def test_text_is_cut_to_the_time_there_is(
+def test_text_is_cut_to_the_time_limit(
     model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "probe", lambda *_: (4.0, "int8"))

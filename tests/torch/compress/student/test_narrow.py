@@ -18,7 +18,7 @@ UNITS, OUT, TOKENS = 6, 4, 200
 
 
 def feedforward(seed: int) -> tuple[Tensor, Tensor]:
-    """What inner units say of some tokens, a 1 behind it, and a product with a bias."""
+    """Hidden activations with a constant 1 appended, and a weight matrix with a bias column."""
     dice = torch.Generator().manual_seed(seed)
     mixed = torch.randn(UNITS, UNITS, generator=dice, dtype=torch.float64)
     h_NU = torch.randn(TOKENS, UNITS, generator=dice, dtype=torch.float64) @ mixed + 0.3
@@ -28,7 +28,7 @@ def feedforward(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def fitted(h_NU: Tensor, down: Tensor, kept: list[int]) -> tuple[Tensor, float]:
-    """What least squares makes of some units, and the squared error that is left."""
+    """The least-squares fit with the kept units, and its squared error."""
     wanted = h_NU @ down.T
     shown = h_NU[:, [*kept, UNITS]]
     found = torch.linalg.lstsq(shown, wanted).solution
@@ -37,7 +37,7 @@ def fitted(h_NU: Tensor, down: Tensor, kept: list[int]) -> tuple[Tensor, float]:
 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 10_000))
-def test_one_unit_less_is_the_best_choice_and_the_best_fit(seed: int) -> None:
+def test_removing_one_unit_is_optimal(seed: int) -> None:
     h_NU, down = feedforward(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moments, "DAMPING", 0.0)
@@ -62,7 +62,7 @@ def test_remaining_units_are_fitted(seed: int, width: int, step: int) -> None:
 
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
 def test_redundant_units_are_removed_exactly(gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 24 units 12 only repeat others."""
+    """12 of 24 units duplicate the others."""
     monkeypatch.setattr(moments, "DAMPING", 1e-9)
     model = tiny.seq2seq(gated=gated, dtype=torch.float64)
     with torch.no_grad():
@@ -100,7 +100,7 @@ def test_padding_has_no_effect() -> None:
         torch.testing.assert_close(found, expected[name])
 
 
-def test_more_units_than_there_are() -> None:
+def test_more_units_than_the_layer_has() -> None:
     model = tiny.seq2seq()
     with pytest.raises(ConfigError, match="feedforward: got 25 inner units, expected 1 to 24"):
         narrow(model, {}, 25)

@@ -23,7 +23,7 @@ INPUTS, OUT, TOKENS = 64, 5, 300
 
 
 def product(seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs that go together, a 1 behind each, and a product with a bias."""
+    """Correlated inputs with a constant 1 appended, and a weight matrix with a bias column."""
     dice = torch.Generator().manual_seed(seed)
     few = torch.randn(TOKENS, 20, generator=dice, dtype=torch.float64)
     mixed = torch.randn(20, INPUTS, generator=dice, dtype=torch.float64)
@@ -53,14 +53,14 @@ def test_int4_holds_it_exactly(seed: int) -> None:
     np.testing.assert_array_equal(Weight("int4", *int4_groups(array)).as_float32(), array)
 
 
-def test_columns_are_changed_as_least_squares_says() -> None:
-    """One group, then all that is left: what least squares makes of the columns not rounded."""
+def test_remaining_columns_are_the_least_squares_fit() -> None:
+    """With a single group, the remaining column is the least-squares fit."""
     h, weight = product(3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "DAMPING", 0.0)
         found = round_columns(weight, h.T @ h)
     rounded, bias = found[:, :-1], found[:, -1]
-    rest = h @ weight.T - h[:, :-1] @ rounded.T  # the last column is never rounded: it is fitted
+    rest = h @ weight.T - h[:, :-1] @ rounded.T  # the last column is fitted, not rounded
     torch.testing.assert_close(bias, rest.mean(0), rtol=1e-6, atol=1e-8)
 
 
@@ -81,7 +81,7 @@ def test_a_model_keeps_its_other_weights() -> None:
     assert 0 < off < 0.05 * model(**batch).logits.var()
 
 
-def test_widths_that_have_no_groups() -> None:
+def test_widths_that_groups_do_not_divide() -> None:
     model = tiny.seq2seq()
     name = "encoder.blocks.0.feedforward.up"
     with pytest.raises(ConfigError, match=f"int4: needs widths .*{name}.weight' has 16"):

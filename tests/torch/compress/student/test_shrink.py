@@ -75,7 +75,7 @@ def count(model: Path) -> tuple[list[int], list[int]]:
 
 
 def least(model: Path) -> int:
-    """Special tokens and letters of the source, and one more."""
+    """Number of special tokens and single letters of the source, plus one."""
     names = load_tokenizer(model).names[0]  # type: ignore[attr-defined]
     return 4 + sum(len(name.removeprefix("▁")) <= 1 or name.startswith("<0x") for name in names)
 
@@ -104,7 +104,7 @@ def test_kept_parts_compute_the_same(model: Path, data: Path, tmp_path: Path) ->
 
 @settings(max_examples=60)
 @given(text=st.text(LETTERS + " ", min_size=1, max_size=30), more=st.integers(0, 8))
-def test_every_text_can_still_be_read_and_written(model: Path, text: str, more: int) -> None:
+def test_every_text_can_still_be_encoded_and_decoded(model: Path, text: str, more: int) -> None:
     tokenizer = load_tokenizer(model)
     counts = [[1] * tokenizer.vocab_size, [1] * tokenizer.vocab_size]
     cut = cut_tokenizer(tokenizer, *counts, words=least(model) + more).tokenizer
@@ -127,7 +127,7 @@ def test_common_words_stay_whole_on_their_side(model: Path, tmp_path: Path) -> N
 def test_vocabulary_of_another_model(
     model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """However its words were chosen: rows are then those of a model cut by count."""
+    """Its rows equal those of a model cut by count, however the vocabulary was chosen."""
     counted, like = tmp_path / "counted", tmp_path / "like"
     shrink(model, counted, words=least(model) + 8, data=data)
     shrink(model, like, like=counted)
@@ -160,7 +160,7 @@ def test_layers_and_words_through_the_command_line(
 def test_least_important_layer_is_removed_first(
     model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of three layers one adds nothing, and one is what makes the pairs likely."""
+    """Of three layers, one adds nothing and one is trained on the pairs."""
     large, prepared = load_model(model), open_prepared(data)
     batch = next(valid_batches(prepared, tokens=512, max_length=64))
     with torch.no_grad():
@@ -201,10 +201,10 @@ def test_fewer_units_through_the_command_line(
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["all words", "cut"])
-def test_the_other_direction_has_its_words(
+def test_reversing_swaps_the_vocabularies(
     model: Path, data: Path, tmp_path: Path, cut: bool
 ) -> None:
-    """Back and forth it is what it was, but for what it thought of how common words are."""
+    """Reversed twice, the weights are the original ones, except the output bias."""
     words = {"words": least(model) + 8, "data": data} if cut else {"positions": 64}
     shrink(model, tmp_path / "there", **words)  # type: ignore[arg-type]
     for start, end in (("there", "back"), ("back", "again")):

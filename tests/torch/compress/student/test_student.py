@@ -106,7 +106,7 @@ def test_export_is_small_and_equals_the_trained_student(config: Path, tmp_path: 
     for name, kind in kinds.items():
         table, product = name.endswith("tokens.weight"), ".feedforward." in name
         assert (kind == "int4") == (table or product), name
-        if table:  # rounded before, and let be
+        if table:  # rounded at the start and then frozen
             for before in (start, learnt):
                 np.testing.assert_array_equal(before[name].as_float32(), small[name].as_float32())
     assert (start["decoder.blocks.0.cross.q.weight"].data
@@ -152,14 +152,14 @@ def test_an_impossible_shape_names_its_key(
         ("{strategy: beam, consensus: 6}", "translate.consensus: got 6, but there are 4 beams"),
     ],
 )
-def test_a_choice_needs_several(
+def test_a_choice_needs_several_candidates(
     config: Path, translate: str, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["student", str(config), f"translate={translate}"]) == 2
     assert key in capsys.readouterr().err
 
 
-def test_the_best_of_several_drawn_texts(config: Path, tmp_path: Path) -> None:
+def test_the_best_of_several_samples(config: Path, tmp_path: Path) -> None:
     draws = "translate={strategy: sample, consensus: 3, temperature: 0.7}"
     assert run(["student", str(config), draws, "tests={}", "-q"]) == 0
     manifest = json.loads((tmp_path / "little/work/translated/manifest.json").read_text())
@@ -195,8 +195,8 @@ def test_remote_teacher_with_another_start_model(
     assert "word_level: needs a local teacher" in capsys.readouterr().err
 
 
-def test_a_student_begins_as_an_earlier_one(config: Path, tmp_path: Path) -> None:
-    """The second has fewer words yet, and its teacher has exactly these."""
+def test_a_student_starts_from_an_earlier_one(config: Path, tmp_path: Path) -> None:
+    """The second student has a smaller vocabulary; its teacher is cut to the same."""
     shared = [f"work={tmp_path / 'work'}", "tests={}", "-q"]
     assert run(["student", str(config), *shared]) == 0
     changes = ["start=" + str(tmp_path / "little/model"), f"folder={tmp_path / 'less'}"]
@@ -234,7 +234,7 @@ def test_too_little_text_is_refused(config: Path, capsys: pytest.CaptureFixture[
     assert "text: 20 sentences are too few to hold out 16" in capsys.readouterr().err
 
 
-def test_the_example_is_one(repository: Path) -> None:
+def test_the_example_config_is_valid(repository: Path) -> None:
     example = load_config(StudentConfig, repository / "examples" / "student" / "opus-mt-zh-en.yaml")
     assert example.shape.decoder == (0, 1, 2, 4, 5)
     assert example.shape.int4 == ("embeddings", "feedforward")
@@ -242,7 +242,7 @@ def test_the_example_is_one(repository: Path) -> None:
     assert example.clean.drop_equal
 
 
-def test_the_example_of_the_other_direction_is_one(repository: Path) -> None:
+def test_the_example_config_of_the_other_direction_is_valid(repository: Path) -> None:
     path = repository / "examples" / "student" / "opus-mt-en-zh.yaml"
     example = load_config(RunConfig, path)
     assert example.data.tokenizer.folder == example.model.start
@@ -252,8 +252,8 @@ def test_the_example_of_the_other_direction_is_one(repository: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_it_goes_on(config: Path, tmp_path: Path) -> None:
-    """Killed in every stage it reaches, it ends with the weights of an undisturbed one."""
+def test_a_killed_run_resumes(config: Path, tmp_path: Path) -> None:
+    """Killed in every stage and resumed, it writes the weights of an undisturbed run."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def start(name: str) -> "subprocess.Popen[bytes]":

@@ -1,4 +1,4 @@
-"""The tokens of a drafted block: numpy and torch agree, and both follow the equation."""
+"""Token choice in a drafted block: numpy and torch agree, and both follow the equation."""
 
 import math
 
@@ -51,7 +51,9 @@ def make_choice(rows: int, slots: int, *, drawn: bool, known: bool) -> Choice:
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 1 << 30),
 )
-def test_numpy_chooses_what_torch_does(rows, slots, count, drawn, known, dtype, seed) -> None:
+def test_numpy_and_torch_choose_the_same_tokens(
+    rows, slots, count, drawn, known, dtype, seed
+) -> None:
     torch.manual_seed(seed)
     parts = make(rows, slots, count, dtype)
     choice = make_choice(rows, slots, drawn=drawn, known=known)
@@ -66,8 +68,8 @@ def test_numpy_chooses_what_torch_does(rows, slots, count, drawn, known, dtype, 
 
 
 @pytest.mark.parametrize("drawn", [False, True])
-def test_one_row_by_hand(drawn: bool) -> None:
-    """The equation in plain Python, one slot after the other."""
+def test_one_row_equals_the_equation(drawn: bool) -> None:
+    """The equation in plain Python, slot by slot."""
     candidates, steps, last = make(1, 5, 4)
     choice = make_choice(1, 5, drawn=drawn, known=False)
     found = choose_in_order(candidates, steps, last, choice)
@@ -100,7 +102,7 @@ def test_one_row_by_hand(drawn: bool) -> None:
         assert found.state_BKR[0, i].tolist() == pytest.approx(state, rel=1e-12)
 
 
-def test_numpy_is_for_few_rows_of_numbers_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_is_used_for_few_rows_of_supported_types(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[str] = []
     for name in ("numpy", "torch"):
         real = getattr(module, f"_in_{name}")
@@ -113,7 +115,7 @@ def test_numpy_is_for_few_rows_of_numbers_it_knows(monkeypatch: pytest.MonkeyPat
     assert used == ["numpy", "torch", "torch"]
 
 
-def test_without_a_state_all_slots_choose_at_once() -> None:
+def test_without_a_state_all_slots_are_independent() -> None:
     candidates, _, _ = make(2, 3, 5)
     best = candidates.score_BKC.argmax(-1, keepdim=True)
     likeliest = candidates.ids_BKC.gather(-1, best)[..., 0]

@@ -29,7 +29,7 @@ def build(target: Seq2Seq | LanguageModel, **changes: Any) -> Drafter:
     options = {"core": "lstm", "dropout": 0.0, "candidates": 5, "block": 12, "train_block": 4}
     torch.manual_seed(7)
     drafter = Drafter(DrafterConfig.for_target(target.config, **options | changes))
-    with torch.no_grad():  # zeros would hide mistakes
+    with torch.no_grad():  # zeros would hide errors
         for weight in (drafter.bias, drafter.mask, drafter.slot.weight):
             weight.normal_()
         if drafter.allocation is not None:
@@ -43,7 +43,7 @@ def fed(rows: int = 3) -> Tensor:
 
 
 def opened(target: Seq2Seq | LanguageModel, drafter: Drafter, prefix: int) -> Any:
-    """A state with `prefix` tokens, after one rollback."""
+    """A decoding state with `prefix` tokens, after one rollback."""
     backend = torch_calls(target, drafter=drafter)
     source = SOURCE if isinstance(target, Seq2Seq) else [[]] * 3
     state = backend.encode(source, capacity=24, drafting=True)
@@ -65,10 +65,8 @@ def seen_states(target: Seq2Seq | LanguageModel) -> tuple[list[Tensor], Any, Any
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("prefix", [0, 1, 4])
 @pytest.mark.parametrize("options", [{}, {"layers": 2, "rank": 6}], ids=str)
-def test_decoding_draws_what_training_computes(
-    kind: str, prefix: int, options: dict[str, int]
-) -> None:
-    """The drafted block is between two others that are trained with it."""
+def test_decoding_equals_training(kind: str, prefix: int, options: dict[str, int]) -> None:
+    """The drafted block is trained between two other blocks."""
     target = MAKERS[kind](dtype=torch.float64)
     drafter = build(target, **options)
     backend, state = opened(target, drafter, prefix)
@@ -91,8 +89,8 @@ def test_decoding_draws_what_training_computes(
 
 
 @torch.no_grad()
-def test_two_slots_by_hand() -> None:
-    """A post-norm layer written out with plain products; the second slot is a mask."""
+def test_two_slots_equal_the_equations() -> None:
+    """A post-norm layer in plain products; the second slot is masked."""
     target = tiny.marian_like(dtype=torch.float64)
     drafter = build(target)
     backend, state = opened(target, drafter, 2)
@@ -128,14 +126,14 @@ def test_two_slots_by_hand() -> None:
         assert draft.tokens_BK[0, slot] == best.indices[0], "no guess changes the next one"
 
 
-def test_no_sequential_term_unless_asked_for() -> None:
+def test_the_sequential_term_is_optional() -> None:
     config = tiny.seq2seq().config
     assert DrafterConfig.for_target(config, core="lstm").rank == 0
     assert DrafterConfig.for_target(config, core="lstm", rank=128).rank == 128
     assert DrafterConfig.for_target(config).rank == 128
 
 
-def test_a_row_does_not_depend_on_its_neighbours() -> None:
+def test_rows_are_independent() -> None:
     target = tiny.seq2seq(dtype=torch.float64)
     backend = torch_calls(target, drafter=build(target))
     together = backend.encode(SOURCE, capacity=20, drafting=True)
@@ -151,7 +149,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 
 
 @torch.inference_mode()
-def test_drafting_changes_nothing_and_survives_select_and_fan() -> None:
+def test_drafting_leaves_the_state_and_follows_select_and_fan() -> None:
     target = tiny.seq2seq(dtype=torch.float64)
     backend, state = opened(target, build(target), 2)
     last = torch.tensor([[7], [8], [9]])
@@ -164,7 +162,7 @@ def test_drafting_changes_nothing_and_survives_select_and_fan() -> None:
     torch.testing.assert_close(fanned.prob_BKC, first.prob_BKC[[2, 2, 0, 0]])
 
 
-def test_what_it_keeps_of_a_text_does_not_grow() -> None:
+def test_the_state_does_not_grow_with_the_text() -> None:
     target = tiny.seq2seq()
     backend = torch_calls(target, drafter=build(target))
     plain = backend.encode(SOURCE, capacity=5000)
@@ -173,12 +171,12 @@ def test_what_it_keeps_of_a_text_does_not_grow() -> None:
     assert long == short.nbytes - backend.encode(SOURCE, capacity=50).nbytes > 0
 
 
-def test_known_tokens_stand_and_the_text_ends_with_its_steps() -> None:
+def test_known_tokens_are_kept_and_the_text_ends_with_its_steps() -> None:
     target = tiny.seq2seq()
     drafter = build(target)
     assert drafter.allocation is not None
     with torch.no_grad():
-        drafter.bias[EOS] = -50.0  # no slot predicts it
+        drafter.bias[EOS] = -50.0  # no slot predicts EOS
         drafter.allocation.length_D.zero_()
         drafter.allocation.vote_E.zero_()
     backend = torch_calls(target, drafter=drafter)
@@ -201,7 +199,7 @@ def test_known_tokens_stand_and_the_text_ends_with_its_steps() -> None:
     assert fixed[:, 13].tolist() == [9, 9, 9]
 
 
-def test_parallel_writes_with_it() -> None:
+def test_parallel_mode_uses_it() -> None:
     target = tiny.seq2seq()
     backend = torch_calls(target, drafter=build(target))
     rows = [Request(source=source, max_new_tokens=10) for source in SOURCE]
@@ -214,12 +212,12 @@ def test_parallel_writes_with_it() -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("core", ["attention", "gru"])
-def test_tandem_is_greedy_and_gamma_leans(kind: str, core: str) -> None:
+def test_tandem_equals_greedy_and_gamma_mixes(kind: str, core: str) -> None:
     target = MAKERS[kind](seed=3, **{"decoder_core" if kind == "seq2seq" else "core": core})
     with torch.no_grad():
         for name, weight in target.named_parameters():
             if weight.dim() > 1 and "tokens" not in name:
-                weight.mul_(3.0)  # at plain random weights every text is one token repeated
+                weight.mul_(3.0)  # with plain random weights every text repeats one token
     backend = torch_calls(target, drafter=build(target))
     sources = SOURCE if kind == "seq2seq" else [[]]
     rows = [Request(source=source, max_new_tokens=40) for source in sources]
@@ -274,7 +272,7 @@ def batch(kind: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_only_the_drafter_learns_and_all_of_it(kind: str) -> None:
+def test_all_weights_of_the_drafter_and_no_others_are_trained(kind: str) -> None:
     target = MAKERS[kind]().requires_grad_(False)
     drafter = build(target, layers=2).train()
     before = {name: one.clone() for name, one in drafter.state_dict().items()}
@@ -301,7 +299,7 @@ def test_only_the_drafter_learns_and_all_of_it(kind: str) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_length_counts_in_training_alone(
+def test_the_length_loss_is_added_in_training_only(
     training: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tiny.seq2seq(dtype=torch.float64)
@@ -313,7 +311,7 @@ def test_the_length_counts_in_training_alone(
     for _ in range(2):
         torch.manual_seed(1)  # the same anchors
         found.append(DrafterObjective().loss(drafter, batch("seq2seq"), divisor=26.0, smoothing=0))
-        monkeypatch.setattr(module, "_log_length", lambda _: guess)  # now as if it were right
+        monkeypatch.setattr(module, "_log_length", lambda _: guess)  # a perfect guess
     wrong = guess - torch.tensor([7.0, 4.0, 2.0]).log()
     wanted = wrong.square().mean() / 2 if training else 0 * found[0]
     torch.testing.assert_close(found[0] - found[1], wanted, rtol=1e-5, atol=0)

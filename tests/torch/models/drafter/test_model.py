@@ -1,4 +1,4 @@
-"""The drafter against its equations; decoding against training."""
+"""The drafter equals its equations, and decoding equals training."""
 
 import math
 from pathlib import Path
@@ -31,7 +31,7 @@ def build(target: Seq2Seq | LanguageModel, ahead: Ctc | None = None, **changes: 
     options = {"dropout": 0.0, "rank": 6, "candidates": 5, "block": 12}
     torch.manual_seed(7)
     drafter = Drafter(DrafterConfig.for_target(target.config, **options | changes))
-    with torch.no_grad():  # zeros would hide mistakes
+    with torch.no_grad():  # zeros would hide errors
         drafter.bias.normal_()
         drafter.mask.normal_()
         drafter.slot.weight.normal_()
@@ -39,7 +39,7 @@ def build(target: Seq2Seq | LanguageModel, ahead: Ctc | None = None, **changes: 
 
 
 def opened(target: Seq2Seq | LanguageModel, drafter: Drafter, fed_BT: Tensor, prefix: int) -> Any:
-    """A state with `prefix` tokens, after one rollback."""
+    """A decoding state with `prefix` tokens, after one rollback."""
     backend = torch_calls(target, drafter=drafter)
     source = SOURCE if isinstance(target, Seq2Seq) else [[]] * 3
     state = backend.encode(source, capacity=24, drafting=True)
@@ -62,7 +62,7 @@ def seen_states(target: Seq2Seq | LanguageModel, fed_BT: Tensor) -> tuple[list[T
 @pytest.mark.parametrize("position", ["sinusoidal", "rotary", "learned"])
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("prefix", [1, 4])
-def test_decoding_draws_what_training_computes(kind: str, position: str, prefix: int) -> None:
+def test_decoding_equals_training(kind: str, position: str, prefix: int) -> None:
     target = MAKERS[kind](position=position, dtype=torch.float64)
     drafter = build(target, layers=2)
     fed_BT = torch.randint(4, tiny.VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(1))
@@ -87,8 +87,8 @@ def test_decoding_draws_what_training_computes(kind: str, position: str, prefix:
     assert draft.tokens_BK.tolist() == best.tolist()
 
 
-def test_one_slot_by_hand() -> None:
-    """Slot 0 of a one-layer drafter, written out with plain matrix products."""
+def test_one_slot_equals_the_equations() -> None:
+    """Slot 0 of a one-layer drafter in plain matrix products."""
     target = tiny.marian_like(dtype=torch.float64)
     drafter = build(target)
     fed_BT = torch.tensor([[0, 5, 9]]).expand(3, -1)
@@ -144,7 +144,7 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, heads: int) -> Tensor:
     return torch.cat(out)
 
 
-def test_a_row_does_not_depend_on_its_neighbours() -> None:
+def test_rows_are_independent() -> None:
     target = tiny.seq2seq(dtype=torch.float64)
     drafter = build(target)
     backend = torch_calls(target, drafter=drafter)
@@ -163,7 +163,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 
 
 @torch.inference_mode()
-def test_drafting_changes_nothing_and_survives_select() -> None:
+def test_drafting_leaves_the_state_and_follows_select() -> None:
     target = tiny.seq2seq(dtype=torch.float64)
     drafter = build(target)
     backend = torch_calls(target, drafter=drafter)
@@ -197,7 +197,7 @@ def test_sampled_drafts_follow_q() -> None:
     torch.testing.assert_close(seen, draft.prob_BKC[0, 0], atol=0.03, rtol=0)
 
 
-def test_known_tokens_stand() -> None:
+def test_known_tokens_are_kept() -> None:
     target = tiny.seq2seq()
     drafter = build(target)
     backend = torch_calls(target, drafter=drafter)
@@ -209,7 +209,7 @@ def test_known_tokens_stand() -> None:
     known[:, 2] = (free[:, 2] + 1) % tiny.VOCABULARY
     fixed, _ = drafter.predict(start, state, known)
     assert fixed[:, 2].tolist() == known[:, 2].tolist()
-    assert fixed[:, :2].tolist() == free[:, :2].tolist()  # causal: what is known changes the rest
+    assert fixed[:, :2].tolist() == free[:, :2].tolist()  # causal: later slots do change
 
 
 def test_shortlist_limits_the_draft() -> None:
@@ -225,7 +225,7 @@ def test_shortlist_limits_the_draft() -> None:
     assert draft.ids_BKC.shape[-1] == 4
 
 
-def test_a_label_has_a_place_on_the_shortlist_or_does_not_count() -> None:
+def test_labels_outside_the_shortlist_are_ignored() -> None:
     label = torch.tensor([[9, 3, 4], [12, IGNORED, 22]])
     drafter = build(tiny.seq2seq(), shortlist=4)
     drafter.set_shortlist(torch.tensor([9, 3, 12, 5]))
@@ -234,7 +234,7 @@ def test_a_label_has_a_place_on_the_shortlist_or_does_not_count() -> None:
     assert build(tiny.seq2seq()).listed(label) is label, "without a shortlist every word counts"
 
 
-def test_logits_are_those_of_the_listed_words() -> None:
+def test_logits_are_those_of_the_shortlist() -> None:
     target = tiny.seq2seq(dtype=torch.float64)
     every = build(target)
     short = build(target, shortlist=4)
@@ -335,7 +335,7 @@ def test_it_can_read_a_ctc_decoder() -> None:
 
 @torch.inference_mode()
 def test_the_newest_state_follows_rollback_and_select() -> None:
-    """Prompts in several chunks of unequal length, rows of their own length, rows that move."""
+    """Prompts in chunks of unequal length, rows of different lengths, reordered rows."""
     target = tiny.seq2seq(dtype=torch.float64)
     drafter = build(target)
     backend = torch_calls(target, drafter=drafter)
@@ -355,7 +355,7 @@ def test_the_newest_state_follows_rollback_and_select() -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_layers_may_begin_as_the_targets_last(norm: str) -> None:
+def test_layers_may_start_as_copies_of_the_targets_last(norm: str) -> None:
     target = tiny.seq2seq(norm=norm)
     drafter = build(target, layers=1, copy_layers=True, taps=[0, 1])
     drafter.start_as_copies()
@@ -363,15 +363,15 @@ def test_layers_may_begin_as_the_targets_last(norm: str) -> None:
     assert theirs.keys() == own.keys()
     assert all(torch.equal(theirs[name], own[name]) for name in own)
     width = target.config.hidden_size
-    near = drafter.inject[0].weight[:, :width]  # the tap of what that layer saw
+    near = drafter.inject[0].weight[:, :width]  # the tap that feeds the copied layer
     assert torch.equal(near, theirs["attention.qkv.weight"][width:])
     assert not drafter.inject[0].weight[:, width:].any()
     eye = torch.eye(width)
     assert torch.equal(drafter.from_last.weight, torch.cat([eye, torch.zeros_like(eye)], dim=1))
 
 
-def test_a_copy_begins_with_the_keys_of_its_layer() -> None:
-    """Equal for pre-norm layers; of similar size for post-norm ones."""
+def test_a_copy_starts_with_the_keys_of_its_layer() -> None:
+    """Equal for pre-norm layers; approximately equal for post-norm layers."""
     for norm in ("pre", "post"):
         target = tiny.seq2seq(norm=norm)
         with torch.no_grad():
@@ -390,7 +390,7 @@ def test_a_copy_begins_with_the_keys_of_its_layer() -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_layers_of_another_shape_cannot_begin_so() -> None:
+def test_layers_of_another_shape_cannot_be_copied() -> None:
     target = tiny.seq2seq()
     odd = build(target, copy_layers=True, intermediate_size=12)
     with pytest.raises(ConfigError, match=r"copy_layers: .* has another shape than in the target"):
