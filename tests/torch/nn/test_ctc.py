@@ -1,4 +1,4 @@
-"""CTC against its definition: all paths enumerated, and PyTorch's own loss."""
+"""CTC equals its definition (all paths enumerated) and PyTorch's loss."""
 
 from itertools import product
 
@@ -16,7 +16,7 @@ BLANK = 0
 
 
 def read(path: tuple[int, ...]) -> list[int]:
-    """The definition, one slot at a time."""
+    """The definition, slot by slot."""
     out, before = [], None
     for token in path:
         if token not in (before, BLANK):
@@ -26,7 +26,7 @@ def read(path: tuple[int, ...]) -> list[int]:
 
 
 def task(data: st.DataObject, *, rows: int = 3, slots: int = 5, vocabulary: int = 4):
-    """Ragged rows: logits, labels padded with junk, and both lengths; some do not fit."""
+    """Ragged rows: logits, labels with random padding, and both lengths; some rows do not fit."""
     seed = data.draw(st.integers(0, 2**16))
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(rows, slots, vocabulary, dtype=torch.float64, generator=generator) * 2
@@ -103,7 +103,7 @@ def test_loss_and_gradient_equal_pytorchs(
     torch.testing.assert_close(mine, reference, rtol=1e-7, atol=1e-9)
 
 
-def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(3, 8, 11, dtype=torch.float64, requires_grad=True)
     labels, labels_B = torch.randint(1, 11, (3, 3)), torch.tensor([3, 2, 0])
     rest = (labels, labels_B, torch.tensor([8, 6, 8]))
@@ -116,7 +116,7 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_low_precision_logits_are_summed_in_float32() -> None:
-    """Also where a slot is almost sure, and p - gamma is a small difference of two near one."""
+    """Also where a slot is nearly certain: p - gamma is a small difference of values near 1."""
     logits = torch.randn(2, 12, 300, generator=torch.Generator().manual_seed(0))
     labels, labels_B, slots_B = torch.tensor([[5, 6], [7, 7]]), torch.tensor([2, 2]), torch.tensor
     logits[:, :, BLANK] += 12

@@ -1,4 +1,4 @@
-"""Dropout drops as often as asked, keeps the mean, and repeats with the seed."""
+"""Dropout has the given rate, preserves the mean, and repeats with the seed."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def test_elements_are_independent_of_their_neighbours() -> None:
         assert ((kept[lag:] * kept[:-lag]).mean() - 0.25).abs() < 0.002
 
 
-def test_gradient_passes_where_the_value_did() -> None:
+def test_the_gradient_uses_the_same_mask() -> None:
     x = torch.ones(101, requires_grad=True)
     y = dropout(x, 0.4, training=True)
     y.sum().backward()

@@ -1,4 +1,4 @@
-"""A packed linear layer is the same layer."""
+"""A packed linear layer equals the plain one."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ needs_packing = pytest.mark.skipif(
 
 @pytest.fixture
 def every_weight_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights of a test are small, and small weights would stay as they are."""
+    """Pack the small weights of a test too, which would stay unpacked otherwise."""
     monkeypatch.setattr(linear, "SMALL", 0)
 
 
@@ -52,7 +52,7 @@ def test_packed_equals_plain(rows: int, inside: int, outside: int, bias: bool) -
         (linear.LARGE, True, PACKED_FROM),
     ],
 )
-def test_the_smaller_a_weight_the_more_rows_it_takes(
+def test_smaller_weights_need_more_rows(
     numbers: int, packs: bool, least: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
@@ -93,7 +93,7 @@ def test_a_backend_of_a_model_in_training_never_packs() -> None:
 
 
 @pytest.mark.usefixtures("every_weight_is_packed")
-def test_large_models_are_not_kept_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_models_are_not_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_backend, "PACK_UP_TO", 100)
     model = tiny.seq2seq()
     TorchBackend(model, frozen=True)

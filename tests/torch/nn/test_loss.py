@@ -1,4 +1,4 @@
-"""The lean cross entropy against PyTorch's own and against its equation."""
+"""The memory-saving cross entropy equals PyTorch's and its equation."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_equals_cross_entropy_forward_and_backward(
     torch.testing.assert_close(quarter, reference / 1.7 / 4, rtol=1e-12, atol=1e-12)
 
 
-def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(37, 11, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(11, (37,))
     whole = smoothed_cross_entropy(logits, labels, 0.1)
@@ -62,7 +62,7 @@ def test_low_precision_logits_are_summed_in_float32(dtype: torch.dtype) -> None:
     assert logits.grad.dtype == dtype
 
 
-def test_places_with_a_label_come_first_in_order() -> None:
+def test_positions_with_a_label_come_first_in_order() -> None:
     label = torch.tensor([[IGNORED, 5, IGNORED, 7], [8, IGNORED, IGNORED, IGNORED]])
     assert counted_places(label, 512).tolist() == [1, 3, 4, 0, 2, 5, 6, 7], "for want of more"
     assert counted_places(label, 2).tolist() == [1, 3, 4, 0], "filled up to a full step"

@@ -1,4 +1,4 @@
-"""Norms against their equations, and in every place of a layer."""
+"""Norms equal their equations, everywhere in a layer."""
 
 import pytest
 import torch
@@ -34,15 +34,15 @@ def test_norm_equation(width: int, rms_norm: bool, eps: float, seed: int) -> Non
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_every_norm_of_a_model_is_the_one_its_config_names(norm: str) -> None:
+def test_a_model_uses_the_norm_of_its_config(norm: str) -> None:
     options = {"rms_norm": True, "norm_eps": 0.03, "norm": norm}
     model = tiny.seq2seq(**options, embedding_norm=norm == "post")
     norms = [one for one in model.modules() if isinstance(one, nn.RMSNorm | nn.LayerNorm)]
-    assert len(norms) == 2 + 2 * 2 + 2 * 3  # of both stacks or of both embeddings, of the layers
+    assert len(norms) == 2 + 2 * 2 + 2 * 3  # both stacks or both embeddings, and the layers
     assert all(isinstance(one, nn.RMSNorm) and one.eps == 0.03 for one in norms)
 
 
-def test_embeddings_are_normed_with_their_positions_and_before_dropout() -> None:
+def test_embeddings_are_normalised_after_positions_and_before_dropout() -> None:
     model = tiny.seq2seq(embedding_norm=True, norm_eps=0.2, position="learned", dtype=torch.float64)
     seen: list[Tensor] = []
     for block in (model.encoder.blocks[0], model.decoder.blocks[0]):

@@ -1,4 +1,4 @@
-"""Adaptive spans against their equation, dense and in blocks, and what a span saves."""
+"""Adaptive spans equal their equation, dense and in blocks, and reduce the computation."""
 
 import math
 from itertools import pairwise
@@ -37,14 +37,14 @@ def build(*, kv_heads: int = 4, dynamic: bool = False, **options: float) -> Atte
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make sequences of a few tokens take the blocked path, in several groups of heads."""
+    """Use the blocked path for short sequences, with several groups of heads."""
     monkeypatch.setattr(adaptive_span, "DENSE_UP_TO", 0)
     monkeypatch.setattr(adaptive_span, "BLOCKS", (3, 5, 5))
     monkeypatch.setattr(adaptive_span, "TOGETHER", 4)
 
 
 def equation(q: Tensor, k: Tensor, v: Tensor, z_T: Tensor, ramp: int) -> Tensor:
-    """y_i = sum_j m exp(s) v / sum_j m exp(s) for one head, as loops; q, k, v are [T, K]."""
+    """y_i = sum_j m exp(s) v / sum_j m exp(s) for one head, in loops; q, k, v are [T, K]."""
     rows = []
     for i in range(len(q)):
         total, mass = torch.zeros_like(v[0]), torch.zeros_like(v[0, 0])
@@ -57,7 +57,7 @@ def equation(q: Tensor, k: Tensor, v: Tensor, z_T: Tensor, ramp: int) -> Tensor:
 
 
 def whole_equation(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """All rows and heads, with spans read from the parameters by hand."""
+    """All rows and heads, with spans computed from the parameters."""
     config, rows = attention.config, []
     for b in range(len(q)):
         for h in range(4):
@@ -114,7 +114,7 @@ def test_dropout_in_blocks_keeps_the_mean(dynamic: bool) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_block_scores_only_what_its_heads_reach(
+def test_a_block_computes_only_keys_within_reach(
     dynamic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored = 0
@@ -135,13 +135,13 @@ def test_a_block_scores_only_what_its_heads_reach(
     with torch.no_grad():
         attention(q, k, v)
     reaches = [4] * 4 if dynamic else [4, 10, 6, 15]
-    together = [4] * 4 if dynamic else [4, 15, 6, 15]  # those up to 4, to 8 and to 16
+    together = [4] * 4 if dynamic else [4, 15, 6, 15]  # spans up to 4, 8 and 16
     assert reaches == ([4] * 4 if dynamic else attention.reaches)
     assert scored <= 200 * sum(reach - 1 + 5 for reach in together)
 
 
 def test_memory_for_backward_is_linear() -> None:
-    """The tensors that autograd stores must not grow with the window: weights are recomputed."""
+    """Tensors saved by autograd must not grow with the window: weights are recomputed."""
     attention = build(max_span=400)
     kept = 0
 
@@ -161,10 +161,10 @@ def test_memory_for_backward_is_linear() -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("kv_heads", [4, 2])
-def test_decoding_with_a_ring_for_each_group(
+def test_decoding_with_one_ring_per_group(
     dynamic: bool, kv_heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ragged blocks longer than the rings in all, with rollbacks, equal the whole pass."""
+    """Ragged blocks with rollbacks, in total longer than the rings, equal one pass."""
     monkeypatch.setattr(adaptive_span, "GRAIN", 4)
     total, cpu = 150, torch.device("cpu")
     q, _, _ = (x.detach() for x in heads(2, 4, total, 4))
@@ -186,8 +186,8 @@ def test_decoding_with_a_ring_for_each_group(
             block = 7 if block == 40 else block + 1
 
 
-def test_empty_slots_of_a_short_row_stay_unseen() -> None:
-    """A cache that does not wrap, shorter than the reach, beside a row that is much longer."""
+def test_empty_slots_of_a_short_row_are_masked() -> None:
+    """A cache shorter than the reach, without wrapping, with one short and one long row."""
     cpu, lengths = torch.device("cpu"), [14, 2]
     q, k, v = (x.detach() for x in heads(2, 4, 16, 4))
     attention = build(max_span=40)
@@ -201,7 +201,7 @@ def test_empty_slots_of_a_short_row_stay_unseen() -> None:
         torch.testing.assert_close(out[row, :, 0], whole[row, :, length])
 
 
-def test_a_cache_is_as_long_as_each_head_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_has_the_length_of_each_head(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptive_span, "GRAIN", 1)
     room = CacheSpec(2, 10_000, 4, 4, torch.float64, torch.device("cpu"))
     cache = build().new_cache(room)
@@ -211,7 +211,7 @@ def test_a_cache_is_as_long_as_each_head_reaches(monkeypatch: pytest.MonkeyPatch
     assert build(dynamic=True).new_cache(room).nbytes == 2 * 4 * (15 - 1 + SLACK) * 4 * 2 * 8
 
 
-def test_a_span_thrown_out_of_range_comes_back() -> None:
+def test_a_span_out_of_range_gets_a_gradient_to_return() -> None:
     attention = build(penalty=1.0)
     with torch.no_grad():
         attention.span_bias_H.copy_(torch.tensor([-0.1, 0.0, 1.1, 5.0]))
@@ -221,7 +221,7 @@ def test_a_span_thrown_out_of_range_comes_back() -> None:
     assert grad[:3].tolist() == [-12, 12, -12], "descent on a span leads back to the inside"
 
 
-def test_penalty_is_the_mean_span() -> None:
+def test_penalty_equals_the_mean_span() -> None:
     attention = build(penalty=0.5)
     penalty = attention.penalty()
     assert penalty is not None
@@ -229,7 +229,7 @@ def test_penalty_is_the_mean_span() -> None:
     assert build(penalty=0.0).penalty() is None
 
 
-def test_penalty_of_dynamic_spans_is_the_mean_over_the_queries_of_a_pass() -> None:
+def test_penalty_of_dynamic_spans_is_the_mean_over_queries() -> None:
     attention = build(dynamic=True, penalty=0.5)
     q, k, v = heads(2, 4, 9, 4)
     attention(q, k, v)

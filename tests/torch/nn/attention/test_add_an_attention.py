@@ -1,4 +1,4 @@
-"""The file of `docs/add-an-attention.md`, put on the package path, passes the contract tests."""
+"""The file in `docs/add-an-attention.md` passes the contract tests."""
 
 import os
 import re
@@ -28,7 +28,7 @@ sys.exit(pytest.main(sys.argv[2:]))
 
 
 def example(repository: Path) -> str:
-    """Return the file that the page shows."""
+    """Return the file that the page lists."""
     page = (repository / "docs" / "add-an-attention.md").read_text(encoding="utf-8")
     assert f"`src/outrider/torch/nn/attention/{KIND}.py`" in page
     return re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
@@ -36,14 +36,14 @@ def example(repository: Path) -> str:
 
 @pytest.fixture
 def folder(repository: Path, tmp_path: Path) -> Path:
-    """A folder with the page's file, as in `nn/attention`."""
+    """A folder that contains only the page's file."""
     (tmp_path / f"{KIND}.py").write_text(example(repository), encoding="utf-8")
     return tmp_path
 
 
 @pytest.fixture
 def installed(folder: Path) -> Iterator[None]:
-    """The same folder, on the package path of this process."""
+    """Add that folder to the package path of this process."""
     attention.__path__.append(str(folder))
     yield
     attention.__path__.remove(str(folder))
@@ -52,8 +52,8 @@ def installed(folder: Path) -> Iterator[None]:
         vars(attention).pop(file.stem, None)
 
 
-def test_the_page_s_file_obeys_the_contract(repository: Path, folder: Path) -> None:
-    """The contract tests find it by its name and pass."""
+def test_the_pages_file_passes_the_contract(repository: Path, folder: Path) -> None:
+    """The contract tests find the file by name and pass."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     contract = repository / "tests" / "torch" / "nn" / "attention" / "test_contract.py"
     options = ["-q", "-k", KIND, "-p", "no:cacheprovider", f"--rootdir={repository}", "-m", ""]
@@ -84,7 +84,7 @@ def test_it_works_in_every_config_and_is_measured() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_file_that_helps_kinds_is_none(folder: Path) -> None:
+def test_a_helper_file_is_not_a_kind(folder: Path) -> None:
     (folder / "rotated.py").write_text(
         "from outrider.torch.nn.attention.sliding import Attention\n"
     )

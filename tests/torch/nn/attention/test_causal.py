@@ -1,4 +1,4 @@
-"""Causal attention against its equation."""
+"""Causal attention equals its equation."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,6 +1,6 @@
-"""Every attention variant, current and future, obeys these. New files are picked up by name.
+"""Contract of every attention variant. New files are found by name.
 
-They run where `device` says: on a machine with a GPU, `pytest -m gpu` runs them there.
+The tests use the `device` fixture: `pytest -m gpu` runs them on a GPU.
 """
 
 import copy
@@ -36,7 +36,7 @@ WIDTH = 4
 
 @pytest.fixture(autouse=True, scope="module")
 def cut_up() -> Iterator[None]:
-    """Cut short sequences into tiles, like long ones."""
+    """Use tiles for short sequences."""
     with small_tiles():
         yield
 
@@ -113,7 +113,7 @@ def test_future_tokens_do_not_change_the_past(kind: str, length: int, device: to
 
 
 @pytest.mark.parametrize("kind", TWO_SIDED)
-def test_padding_is_invisible(kind: str, device: torch.device) -> None:
+def test_padding_has_no_effect(kind: str, device: torch.device) -> None:
     q, k, v = heads(2, 3, 40, 4, device=device)
     keep = (torch.arange(40, device=device) < 33).expand(2, -1)
     padded = build(kind, device, causal=False)(q, k, v, keep_BT=keep)[:, :, :33]
@@ -137,7 +137,7 @@ def test_a_row_in_a_batch_equals_the_row_alone(kind: str, device: torch.device) 
 def test_ragged_extends_and_rollbacks_equal_the_whole_pass(
     data: st.DataObject, kind: str, device: torch.device, seed: int
 ) -> None:
-    """Rows grow by blocks and keep a part of each; every output equals one pass."""
+    """Rows grow by blocks and keep part of each; every output equals one pass."""
     total, rows = 40, 3
     q, k, v = (x.detach() for x in heads(rows, 3, total + 8, 4, seed=seed, device=device))
     attention = build(kind, device, causal=True)
@@ -155,7 +155,7 @@ def test_ragged_extends_and_rollbacks_equal_the_whole_pass(
         with torch.no_grad():
             out = attention.extend(take(q), take(k), take(v), cache, step)
         close(out, take(whole))
-        # Rows keep between nothing and the whole block; the rest is rolled back.
+        # Rows keep any number of tokens of the block; the others are rolled back.
         lengths = [n + data.draw(st.integers(0 if any(lengths) else 1, block)) for n in lengths]
 
 
@@ -164,7 +164,7 @@ def test_ragged_extends_and_rollbacks_equal_the_whole_pass(
 def test_a_long_ragged_prompt_then_single_tokens(
     kind: str, counts: list[int], device: torch.device
 ) -> None:
-    """The prompt is far longer than a ring cache; each row continues from its own end."""
+    """The prompt is much longer than a ring cache; each row continues at its own end."""
     q, k, v = (x.detach() for x in heads(3, 3, 260, 4, device=device))
     attention = build(kind, device, causal=True)
     whole = attention(q, k, v)
@@ -193,7 +193,7 @@ def test_grouped_key_value_heads_equal_repeated_ones(kind: str, device: torch.de
 
 @pytest.mark.parametrize("kind", CAUSAL)
 def test_half_precision_stays_close(kind: str, device: torch.device) -> None:
-    # Rounded before, so that a kind that hashes finds the same buckets.
+    # Round first, so that hashing kinds get the same buckets.
     q, k, v = (x.detach().bfloat16().float() for x in heads(2, 3, 40, 8, device=device))
     attention = build(kind, device, causal=True, width=8).float()
     half = copy.deepcopy(attention).bfloat16()(*(x.bfloat16() for x in (q, k, v)))
@@ -215,7 +215,7 @@ def test_declares_its_cost(kind: str, device: torch.device) -> None:
 
 @pytest.mark.parametrize("kind", CAUSAL)
 def test_a_cache_holds_what_it_declares(kind: str, device: torch.device) -> None:
-    """Bytes of the cache at two lengths grow as the declared number of tokens does."""
+    """The bytes of the cache grow with length as the declared number of tokens does."""
     attention = build(kind, device, causal=True)
     for capacity in (50, 5000):
         cache = new_cache(attention, 2, capacity, device)
@@ -224,8 +224,8 @@ def test_a_cache_holds_what_it_declares(kind: str, device: torch.device) -> None
 
 @pytest.mark.parametrize("kind", CAUSAL)
 @pytest.mark.parametrize("pick", [[2, 0], [1, 1, 0, 2], [1]])
-def test_rows_can_leave_and_be_copied(kind: str, pick: list[int], device: torch.device) -> None:
-    """Rows of different lengths are reordered, dropped or copied; each goes on as before."""
+def test_rows_can_be_dropped_and_copied(kind: str, pick: list[int], device: torch.device) -> None:
+    """Rows of different lengths are reordered, dropped or copied, and then continue correctly."""
     q, k, v = (x.detach() for x in heads(3, 3, 40, 4, device=device))
     attention = build(kind, device, causal=True)
     whole = attention(q, k, v)
@@ -253,7 +253,7 @@ def test_config_survives_pickling_and_compares_by_value(kind: str, device: torch
 
 
 @pytest.mark.parametrize("kind", sorted(set(attention_kinds()) - set(CAUSAL)))
-def test_a_variant_that_cannot_decode_says_so(kind: str, device: torch.device) -> None:
+def test_a_variant_without_decoding_raises_an_error(kind: str, device: torch.device) -> None:
     with pytest.raises(ConfigError, match=f"'{kind}' cannot be used in a decoder; use one of"):
         build(kind, device, causal=True)
 
@@ -291,7 +291,7 @@ def test_a_wrong_value_names_the_key_as_typed() -> None:
 
 @pytest.mark.parametrize("kind", CAUSAL)
 def test_compiles(kind: str, device: torch.device) -> None:
-    torch.compiler.reset()  # compiled kinds share one `forward`, and a function has a limit
+    torch.compiler.reset()  # kinds share `forward`; recompilations are limited
     q, k, v = (x.detach() for x in heads(2, 3, 20, 4, device=device))
     attention = build(kind, device, causal=True)
     compiled = torch.compile(attention, backend="eager", fullgraph=True)
@@ -307,17 +307,17 @@ def all_pairs(length: int, *, causal: bool) -> int:
 
 
 @pytest.mark.parametrize(("kind", "causal"), SIDES)
-def test_the_fast_path_really_runs(kind: str, causal: bool) -> None:
-    """A sparse pattern needs few products: one dense pass does not count.
+def test_the_fast_path_runs(kind: str, causal: bool) -> None:
+    """A sparse pattern needs few products: one dense pass fails the test.
 
-    Watched on a CPU; on a GPU other kernels compute the same tiles.
+    Checked on a CPU; on a GPU other kernels compute the same tiles.
     """
     attention = build(kind, torch.device("cpu"), causal=causal, heads=4)
     most = all_pairs(SHORT, causal=causal)
     if attention.cost(LONG).pairs >= 0.75 * all_pairs(LONG, causal=causal):
-        return  # sees nearly everything, like full and causal
+        return  # nearly all pairs are visible, as for full and causal
     if not attention.by_pairs:
-        return  # cannot be observed here; covered by a separate test
+        return  # `computed_pairs` does not apply; a separate test covers it
     if type(attention).run is AttentionBase.run:
         return  # `run` is the reference
     assert attention.cost(SHORT).pairs < 0.75 * most, (
@@ -339,8 +339,8 @@ def test_the_fast_path_really_runs(kind: str, causal: bool) -> None:
 
 
 @pytest.mark.parametrize(("kind", "causal"), SIDES)
-def test_tensors_are_made_where_the_inputs_are(kind: str, causal: bool) -> None:
-    """A tensor without a device is on `meta` here, as it would be on the CPU next to a GPU."""
+def test_tensors_are_created_on_the_device_of_the_inputs(kind: str, causal: bool) -> None:
+    """A tensor created without a device is on `meta` here, as it would be on the CPU, not a GPU."""
     attention = build(kind, torch.device("cpu"), causal=causal)
     q, k, v = heads(2, 3, 40, 4)
     keep = None if causal else torch.arange(40) < torch.tensor([[40], [33]])
@@ -367,8 +367,8 @@ def extend_twice(attention: AttentionBase, q: Tensor, k: Tensor, v: Tensor) -> l
 
 
 @pytest.mark.parametrize(("kind", "causal"), SIDES)
-def test_sees_answers_for_whole_ranges_of_positions(kind: str, causal: bool) -> None:
-    """FlexAttention's blocks are found with ranges in place of positions (`nn/kernel/flex.py`)."""
+def test_sees_accepts_ranges_of_positions(kind: str, causal: bool) -> None:
+    """FlexAttention's blocks are found with ranges as positions (`nn/kernel/flex.py`)."""
     attention = build(kind, torch.device("cpu"), causal=causal)
     if not attention.positional or not attention.heads_alike or not attention.by_pairs:
         return
@@ -387,7 +387,7 @@ def test_sees_answers_for_whole_ranges_of_positions(kind: str, causal: bool) -> 
 
 
 @pytest.mark.parametrize("kind", kinds_with("halting_ok"))
-def test_queries_may_ask_alone_where_a_kind_says_so(kind: str, device: torch.device) -> None:
+def test_halting_kinds_support_single_queries(kind: str, device: torch.device) -> None:
     """`halting_ok`: `sees` is the complete pattern, and the cache is a `LayerCache`."""
     causal = kind in CAUSAL
     attention = build(kind, device, causal=causal)
@@ -402,7 +402,7 @@ def test_queries_may_ask_alone_where_a_kind_says_so(kind: str, device: torch.dev
 
 
 @pytest.mark.parametrize("kind", kinds_with("skipping_ok"))
-def test_tokens_may_be_left_out_where_a_kind_says_so(kind: str, device: torch.device) -> None:
+def test_skipping_kinds_support_packed_tokens(kind: str, device: torch.device) -> None:
     """`skipping_ok`: the pattern does not change when tokens are packed."""
     attention = build(kind, device, causal=False)
     at = torch.arange(40, device=device)
@@ -412,5 +412,5 @@ def test_tokens_may_be_left_out_where_a_kind_says_so(kind: str, device: torch.de
     assert torch.equal(seen, moved)
 
 
-def test_slack_bounds_what_a_wrapping_cache_takes() -> None:
+def test_slack_bounds_the_block_of_a_ring_cache() -> None:
     assert SLACK >= 32, "a block of drafted tokens must fit"

@@ -1,4 +1,4 @@
-"""Fixed attention against its equation, in all three uses of its factors."""
+"""Fixed attention equals its equation, with all three uses of its factors."""
 
 import pytest
 import torch
@@ -64,8 +64,8 @@ def test_cost_counts_the_pairs_of_the_pattern(
 
 @settings(max_examples=25)
 @given(data=st.data(), use=st.sampled_from(["merge", "factor 2", "per_head"]))
-def test_summaries_survive_rollbacks_and_leaving_rows(data: st.DataObject, use: str) -> None:
-    """Far beyond the ring: rows grow, are rolled back and reordered; all equals one whole pass."""
+def test_summaries_follow_rollbacks_and_dropped_rows(data: st.DataObject, use: str) -> None:
+    """Far beyond the ring, rows grow, roll back and are reordered; all outputs equal one pass."""
     total, rows, cpu = 260, 2, torch.device("cpu")
     spec = {"kind": "fixed", "stride": 7, "summary": 2, **USES.get(use, {"use": use})}
     attention = build_attention(spec, causal=True, shape=HeadShape(2, 2, 4)).eval()
@@ -93,7 +93,7 @@ def test_summaries_survive_rollbacks_and_leaving_rows(data: st.DataObject, use: 
         lengths = [n + data.draw(st.integers(0, tokens)) for n in lengths]
 
 
-def test_cache_grows_with_the_summaries_alone() -> None:
+def test_cache_grows_only_with_the_summaries() -> None:
     attention = Attention(Config(stride=256, summary=4), causal=True, shape=HeadShape(1, 1, 4))
     assert attention.slots(65_536) == 255 + SLACK + 4 * 256
     room = CacheSpec(1, 65_536, 1, 4, torch.float32, torch.device("cpu"))
@@ -103,7 +103,7 @@ def test_cache_grows_with_the_summaries_alone() -> None:
     assert not isinstance(attention.new_cache(room._replace(capacity=100)), SummaryCache)
 
 
-def test_long_sequences_really_run_in_tiles() -> None:
+def test_long_sequences_run_in_tiles() -> None:
     attention = Attention(Config(stride=40, summary=2), causal=True, shape=HeadShape(1, 1, 4))
     assert largest_product(attention, 3000) == 1000 * 50 * 2
 

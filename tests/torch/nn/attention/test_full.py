@@ -1,4 +1,4 @@
-"""Full attention against its equation."""
+"""Full attention equals its equation."""
 
 import torch
 from hypothesis import given
@@ -18,7 +18,7 @@ def test_matches_equation_and_its_gradient(length: int, width: int, seed: int) -
 
 
 @given(length=st.integers(2, 9), real=st.integers(1, 8), seed=st.integers(0, 2**16))
-def test_padding_leaves_the_equation_of_the_real_tokens(length: int, real: int, seed: int) -> None:
+def test_padding_has_no_effect(length: int, real: int, seed: int) -> None:
     real = min(real, length)
     q, k, v = heads(length, 4, seed=seed)
     keep = (torch.arange(length) < real)[None]

@@ -1,4 +1,4 @@
-"""Linear attention against its equation, in chunks small enough to see."""
+"""Linear attention equals its equation, with small chunks."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def build(*, causal: bool, width: int = 3) -> linear.Attention:
 
 
 def equation(q: Tensor, k: Tensor, v: Tensor, seen: int | None) -> Tensor:
-    """Every token from the weights of the `seen` keys, or of itself and its past."""
+    """Every token from the weights of the first `seen` keys, or of the keys up to itself."""
 
     def feature(x: Tensor) -> Tensor:
         return torch.stack([one + 1 if one > 0 else one.exp() for one in x])
@@ -54,7 +54,7 @@ def test_matches_equation_and_its_gradient(
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_work_grows_with_the_length_not_with_its_square(causal: bool) -> None:
+def test_work_is_linear_in_the_length(causal: bool) -> None:
     attention = build(causal=causal, width=16)
 
     def flops(length: int) -> int:
@@ -65,8 +65,8 @@ def test_work_grows_with_the_length_not_with_its_square(causal: bool) -> None:
     assert 0 < flops(8192) <= 8.1 * flops(1024)
 
 
-def test_memory_to_decode_does_not_grow() -> None:
-    """The cache does not grow with the prompt: it keeps the sum and one extend."""
+def test_decoding_memory_is_constant() -> None:
+    """The cache does not grow with the prompt: it holds the sum and one extend."""
     attention = build(causal=True, width=4)
     room = CacheSpec(1, 5000, 1, 4, torch.float64, torch.device("cpu"))
     held = []
@@ -86,7 +86,7 @@ def _parts(length: int) -> tuple[slice, slice]:
     return slice(length), slice(length, None)
 
 
-def test_a_long_sum_in_half_precision_stays_exact_enough() -> None:
+def test_a_long_sum_in_half_precision_stays_accurate() -> None:
     """Summed in bfloat16, the mean of thousands of equal values would drift."""
     q, k, _ = (x.detach().bfloat16() for x in heads(1, 1, 4000, 8))
     v = torch.full_like(q, 1.5)
@@ -94,7 +94,7 @@ def test_a_long_sum_in_half_precision_stays_exact_enough() -> None:
     torch.testing.assert_close(found, v, rtol=0.01, atol=0)
 
 
-def test_it_has_no_other_score() -> None:
+def test_other_scores_are_refused() -> None:
     spec = {"kind": "linear", "score": "dot"}
     with pytest.raises(ConfigError, match=r"x\.score: 'linear' can only do 'scaled_dot'"):
         build_attention(spec, causal=True, shape=HeadShape(1, 1, 4), key="x")

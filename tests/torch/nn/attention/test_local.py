@@ -1,4 +1,4 @@
-"""Local blocks with memory against their equation."""
+"""Local blocks with memory equal their equation."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_cost_counts_the_pairs_of_the_pattern(
     assert not attention.complete(length) or everything == whole
 
 
-def test_long_sequences_really_run_in_blocks() -> None:
+def test_long_sequences_run_in_blocks() -> None:
     attention = Attention(Config(block=32, memory=16), causal=True, shape=HeadShape(1, 1, 4))
     assert largest_product(attention, 1000) == 32 * 48
 

@@ -1,4 +1,4 @@
-"""Local 2D attention against its equation: dense for small images, in blocks for larger ones."""
+"""Local 2D attention equals its equation: dense for small images, in blocks for larger ones."""
 
 from unittest import mock
 
@@ -31,7 +31,7 @@ def build(config: Config, *, causal: bool) -> Attention:
 
 
 def in_pattern(config: Config, i: int, j: int, *, causal: bool) -> bool:
-    """The blocks drawn on paper: walk over the pixels of the block and of its margin."""
+    """The pattern by its definition: enumerate the pixels of the block and its margin."""
     row, column = divmod(i, config.columns)
     top = row - row % config.block_rows
     left = column - column % config.block_columns
@@ -73,8 +73,8 @@ def test_matches_equation_and_its_gradient(
 
 @pytest.mark.parametrize("length", [17, 96, 101])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_pixels_outside_the_image_leave_no_trace(length: int, dtype: torch.dtype) -> None:
-    """Blocks at the edges contain queries without keys; the gradient must stay finite."""
+def test_pixels_outside_the_image_have_no_effect(length: int, dtype: torch.dtype) -> None:
+    """Blocks at the edges have queries without keys; the gradient must stay finite."""
     config = Config(columns=17, block_rows=3, block_columns=5, margin=0)
     inputs = [x.detach().to(dtype).requires_grad_() for x in heads(2, 3, length, 4)]
     fast = build(config, causal=True)._blocked(*inputs, None)
@@ -85,8 +85,8 @@ def test_pixels_outside_the_image_leave_no_trace(length: int, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_bands_serve_batches_and_grouped_heads(causal: bool) -> None:
-    """Several rows and heads, some of them padded, through several bands."""
+def test_bands_with_batches_and_grouped_heads(causal: bool) -> None:
+    """Several rows and heads, some of them padded, in several bands."""
     config = Config(columns=7, block_rows=2, block_columns=3, margin=3)
     attention = Attention(config, causal=causal, shape=HeadShape(4, 2, 3))
     q, _, _ = heads(2, 4, 61, 3)
@@ -99,7 +99,7 @@ def test_bands_serve_batches_and_grouped_heads(causal: bool) -> None:
     assert_same_with_gradient(fast * real, slow * real, (q, k, v))
 
 
-def test_bands_run_again_with_the_same_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recomputed_bands_have_the_same_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config(columns=7, block_rows=2, block_columns=3, margin=3)
     attention = Attention(config, causal=True, dropout=0.3, shape=HeadShape(2, 2, 4)).train()
     monkeypatch.setattr(local_2d, "BAND_TOKENS", 28)
@@ -108,7 +108,7 @@ def test_bands_run_again_with_the_same_dropout(monkeypatch: pytest.MonkeyPatch) 
     def grads() -> tuple[Tensor, ...]:
         torch.manual_seed(1)
         out = attention._blocked(*inputs, None)
-        torch.rand(5)  # what the generators do later must not matter
+        torch.rand(5)  # later use of the generators has no effect
         return torch.autograd.grad(out.square().sum(), inputs)
 
     def plainly(run, bands, *inputs):
@@ -121,7 +121,7 @@ def test_bands_run_again_with_the_same_dropout(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_large_images_really_run_in_blocks(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_images_run_in_blocks(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     largest = 0
 
     def attend(q, k, v, **options):
@@ -146,14 +146,14 @@ def test_cost_counts_the_pairs_of_the_pattern(length: int, config: Config, causa
 
 
 @given(config=configs(), length=st.integers(1, 80))
-def test_no_query_looks_back_further_than_the_cache_keeps(config: Config, length: int) -> None:
+def test_the_cache_covers_every_query(config: Config, length: int) -> None:
     attention = build(config, causal=True)
     at = torch.arange(length)
     i, j = attention.sees(at[:, None], at[None]).nonzero().unbind(1)
     assert int((i - j).max()) <= attention.slots(10_000) - SLACK
 
 
-def test_cache_keeps_the_rows_of_a_block_and_its_margin() -> None:
+def test_cache_holds_the_rows_of_a_block_and_its_margin() -> None:
     attention = build(Config(columns=32, block_rows=8, margin=4), causal=True)
     assert attention.slots(65_536) == attention.slots(1_024) == 11 * 32 + 11 + SLACK
     assert attention.slots(10) == 10
@@ -165,7 +165,7 @@ def test_sizes_must_be_positive(name: str) -> None:
         Config(**{name: 0})
 
 
-def test_a_margin_may_be_nothing_but_not_less() -> None:
+def test_a_margin_may_be_zero_but_not_negative() -> None:
     assert Config(margin=0).key_columns == 8
     with pytest.raises(ConfigError, match=r"attention\.margin: got -1, expected 0 or more"):
         Config(margin=-1)

@@ -1,4 +1,4 @@
-"""Hashed attention against its equation in loops, cached decoding, and refused options."""
+"""Hashed attention equals its equation in loops; cached decoding; refused options."""
 
 import copy
 
@@ -49,7 +49,7 @@ def found_by_chunks(buckets: list[int], i: int, m: int) -> set[int]:
 
 
 def loops(attention: Attention, q: Tensor, v: Tensor, *, chunked: bool) -> Tensor:
-    """One head, one row, by the definition: hash, find, drop the own key, attend."""
+    """One head and row by the definition: hash, find keys, drop the own key, attend."""
     k = torch.stack([x / x.square().sum().sqrt() for x in q])
     found = found_by_chunks if chunked else found_by_causal
     seen: list[set[int]] = [set() for _ in q]
@@ -98,14 +98,14 @@ def test_matches_equation_and_its_gradient(
 @pytest.mark.parametrize("at_once", [1000, 5000, 1 << 20])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("chunk", "buckets"), [(16, 8), (21, 8), (40, 32)])
-def test_any_number_of_scores_at_once_gives_the_same_gradient(
+def test_the_number_of_scores_at_once_does_not_change_the_gradient(
     causal: bool, chunk: int, buckets: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     spec = {"kind": "lsh", "chunk": chunk, "rounds": 3, "buckets": buckets}
     attention = build_attention(spec, causal=causal, shape=HeadShape(6, 2, 4)).double().eval()
     qkv, _, _ = heads(2, 200, 10 * 4)
-    # As a layer gives them: views of one product, and values shared by three heads.
+    # As in a layer: views of one product, and values shared by three heads.
     q, k, v = qkv.unflatten(-1, (10, 4)).transpose(1, 2).split([6, 2, 2], dim=1)
     monkeypatch.setattr(bucketed, "AT_ONCE", at_once)
     monkeypatch.setattr(lsh, "DENSE_UP_TO", 0)
@@ -113,7 +113,7 @@ def test_any_number_of_scores_at_once_gives_the_same_gradient(
 
 
 @pytest.mark.parametrize("at_once", [1000, 1 << 18])
-def test_future_tokens_change_nothing_in_blocks_to_the_bit(
+def test_future_tokens_have_no_effect_in_blocks(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucketed, "AT_ONCE", at_once)
@@ -153,8 +153,8 @@ def test_dropout_keeps_the_mean() -> None:
     torch.testing.assert_close(mean, whole, rtol=0, atol=0.2)
 
 
-def test_the_paper_s_chunks_are_not_causal() -> None:
-    """Why `chunked` is refused in decoders: a later token changes which past keys are visible."""
+def test_the_chunks_of_the_paper_are_not_causal() -> None:
+    """`chunked` is refused in decoders: a later token changes which past keys are visible."""
 
     def seen_by_the_fourth(buckets: list[int]) -> list[int]:
         layout = chunked_layout(torch.tensor(buckets).view(1, 1, 1, -1), 2, 2)
@@ -176,7 +176,7 @@ def test_codes_of_any_options_are_exact(window: int) -> None:
 
 
 class Largest(TorchDispatchMode):
-    """Records the largest tensor that is created, also inside custom operators."""
+    """Records the size of the largest tensor created, also inside custom operators."""
 
     nbytes = 0
 
@@ -192,7 +192,7 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("rounds", [1, 5])
-def test_nothing_is_larger_than_the_inputs_and_no_round_keeps_outputs(
+def test_no_tensor_is_larger_than_the_inputs_and_no_round_saves_outputs(
     rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucketed, "AT_ONCE", 1 << 13)
@@ -209,7 +209,7 @@ def test_nothing_is_larger_than_the_inputs_and_no_round_keeps_outputs(
             out = attention(q, k, v)
         torch.autograd.grad(out.sum(), (q, v))
     assert 0 < largest.nbytes <= q.nbytes
-    numbers = 3 * 700 * (8 + rounds * 2 * 4)  # L, and slot and code of every round
+    numbers = 3 * 700 * (8 + rounds * 2 * 4)  # length, and slot and code of every round
     assert 0 < sum(kept) <= 3 * q.nbytes + numbers + 8
 
 
@@ -221,7 +221,7 @@ def test_a_token_that_sees_only_itself_gives_its_query_no_gradient() -> None:
     assert torch.equal(dv[:, :, 0], torch.ones_like(dv[:, :, 0]))
 
 
-def test_more_rounds_find_more_of_what_is_near() -> None:
+def test_more_rounds_find_more_near_keys() -> None:
     q, noise, _ = (x.detach() for x in heads(1, 1, 256, 16))
     q[:, :, 128:] = q[:, :, :128] + 0.5 * noise[:, :, 128:]
     shares = []
@@ -234,7 +234,7 @@ def test_more_rounds_find_more_of_what_is_near() -> None:
     assert shares[0] < 0.8 < shares[-1]
 
 
-def test_decoding_reads_chains_and_never_the_whole_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_reads_chains_instead_of_the_whole_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     attention = build(heads=2, chunk=5, rounds=3, buckets=4)
     q, k, v = (x.detach() for x in heads(1, 2, 401, 4))
     cache = attention.new_cache(CacheSpec(1, 401, 2, 4, torch.float64, CPU))
@@ -305,7 +305,7 @@ def language_model(**changes: object) -> LanguageModel:
     return tiny.language_model(attention=attention, dtype=torch.float64, **changes)
 
 
-def test_layers_have_rotations_of_their_own_and_files_keep_them(tmp_path) -> None:
+def test_layers_have_separate_rotations_that_files_store(tmp_path) -> None:
     model = language_model()
     first, second = (block.attention.attention.rotation for block in model.decoder.blocks)
     assert not torch.equal(first, second)
@@ -317,7 +317,7 @@ def test_layers_have_rotations_of_their_own_and_files_keep_them(tmp_path) -> Non
         assert torch.equal(model(tokens).logits, again(tokens).logits)
 
 
-def test_a_model_decodes_what_one_pass_gives() -> None:
+def test_decoding_equals_one_pass() -> None:
     model = language_model(seed=3)
     tokens = torch.randint(3, tiny.VOCABULARY, (3, 70))
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Heads of one layer with different attentions."""
+"""Heads of one layer with different attention kinds."""
 
 import pickle
 
@@ -19,7 +19,7 @@ def build(parts: object, *, heads: int = 3, kv_heads: int = 3, causal: bool = Tr
     return build_attention({"kind": "mixed", "parts": parts}, causal=causal, shape=shape)
 
 
-def test_every_head_follows_its_own_equation() -> None:
+def test_every_head_equals_its_equation() -> None:
     q, k, v = (x.detach() for x in heads(1, 3, 20, 4))
     out = build(PARTS)(q, k, v)
     for head in range(3):
@@ -34,7 +34,7 @@ def test_one_part_may_take_the_remaining_heads() -> None:
     assert [part.shape for part in attention.parts.parts] == [(2, 1, 4), (4, 2, 4)]
 
 
-def test_a_part_that_forgets_stays_small() -> None:
+def test_the_cache_of_a_window_stays_small() -> None:
     attention = build(PARTS)
     room = CacheSpec(1, 10_000, 3, 4, torch.float32, torch.device("cpu"))
     assert attention.new_cache(room).nbytes == (2 * (2 + SLACK) + 10_000) * 4 * 2 * 4
@@ -49,7 +49,7 @@ def test_penalties_of_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert attention.penalty() == 3.5
 
 
-def test_config_is_a_value() -> None:
+def test_config_compares_by_value() -> None:
     one = Config(parts=[{"kind": "causal", "heads": 2}, {"kind": "x", "sides": [1, 2]}])
     two = Config(parts=[{"heads": 2, "kind": "causal"}, {"sides": [1, 2], "kind": "x"}])
     assert one == two

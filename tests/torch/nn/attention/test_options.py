@@ -28,7 +28,7 @@ class Config(AttentionConfig):
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch) -> type:
-    """The config of a variant in a module with postponed annotations."""
+    """The config of a variant, in a module with postponed annotations."""
     module = ModuleType("postponed")
     monkeypatch.setitem(sys.modules, "postponed", module)
     exec(compile(POSTPONED, "postponed.py", "exec"), module.__dict__)
@@ -36,14 +36,14 @@ def config(monkeypatch: pytest.MonkeyPatch) -> type:
 
 
 @pytest.mark.parametrize("penalty", [0, 1, 0.5])
-def test_a_whole_number_may_stand_for_a_float(penalty: float) -> None:
+def test_an_integer_is_accepted_for_a_float(penalty: float) -> None:
     spec = {"kind": "adaptive_span", "penalty": penalty}
     attention = build_attention(spec, causal=True, shape=SHAPE)
     assert attention.config.penalty == penalty  # type: ignore[attr-defined]
     assert type(attention.config.penalty) is float  # type: ignore[attr-defined]
 
 
-def test_what_suits_is_taken(config: type) -> None:
+def test_valid_values_are_accepted(config: type) -> None:
     options = {"window": 3, "share": 1, "causal": False, "form": "dense", "limit": None}
     _check_options(config, options, kind="new", key="attention")
     assert options["share"] == 1.0
@@ -66,7 +66,7 @@ def test_what_suits_is_taken(config: type) -> None:
         ("limit", 2.5, "a whole number or null"),
     ],
 )
-def test_what_does_not_is_named(config: type, name: str, value: object, expected: str) -> None:
+def test_invalid_values_are_named(config: type, name: str, value: object, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         _check_options(config, {name: value}, kind="new", key="attention")
     assert str(caught.value) == f"attention.{name}: got {value!r}, expected {expected}"

@@ -1,4 +1,4 @@
-"""Sliding-window attention against its equation, in blocks small enough to see."""
+"""Sliding-window attention equals its equation, with small blocks."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_matches_equation_and_its_gradient(
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_long_sequences_really_run_in_blocks(causal: bool) -> None:
+def test_long_sequences_run_in_blocks(causal: bool) -> None:
     attention = Attention(Config(window=64), causal=causal, shape=HeadShape(1, 1, 4))
     largest = largest_product(attention, 1000)
     assert largest == 64 * (128 if causal else 192)

@@ -1,4 +1,4 @@
-"""Strided attention against its equation, in all three uses of its factors."""
+"""Strided attention equals its equation, with all three uses of its factors."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_cost_counts_the_pairs_of_the_pattern(
     assert not attention.complete(length) or seen.all()
 
 
-def test_heads_can_have_a_factor_each() -> None:
+def test_heads_can_have_one_factor_each() -> None:
     config = Config(stride=4, use="per_head")
     attention = Attention(config, causal=True, shape=HeadShape(6, 3, 4))
     at = torch.arange(30)
@@ -68,13 +68,13 @@ def test_heads_can_have_a_factor_each() -> None:
         assert torch.equal(seen[head], seen_by_loops(30, predicate(4, use)).tril())
 
 
-def test_long_sequences_really_run_in_tiles() -> None:
+def test_long_sequences_run_in_tiles() -> None:
     attention = Attention(Config(stride=40), causal=True, shape=HeadShape(1, 1, 4))
     assert largest_product(attention, 1600) == 64 * (64 + 40)
 
 
 @pytest.mark.parametrize("use", ["merge", "factor 2"])
-def test_a_step_reads_only_what_it_sees(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_reads_only_visible_keys(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
     widest = 0
     real = strided.attend
 
@@ -98,7 +98,7 @@ def test_a_step_reads_only_what_it_sees(use: str, monkeypatch: pytest.MonkeyPatc
     assert widest == 50 + (7 if use == "merge" else 0)
 
 
-def test_only_the_window_can_forget() -> None:
+def test_only_the_window_uses_a_ring() -> None:
     def slots(**options) -> int:
         return Attention(
             Config(stride=256, **options), causal=True, shape=HeadShape(2, 2, 4)
@@ -123,6 +123,6 @@ def test_wrong_options_are_refused(options: dict, message: str) -> None:
         Config(**options)
 
 
-def test_one_head_cannot_be_halved() -> None:
+def test_one_head_cannot_be_split() -> None:
     with pytest.raises(ConfigError, match=r"attention\.use: per_head needs two key-value heads"):
         Attention(Config(use="per_head"), causal=True, shape=HeadShape(4, 1, 4))

@@ -1,4 +1,4 @@
-"""The newest vectors of ragged rows survive blocks, rollbacks and reordering."""
+"""A ring holds the newest vectors of ragged rows through blocks, rollbacks and reordering."""
 
 import pytest
 import torch
@@ -16,12 +16,12 @@ def new_ring(rows: int, capacity: int, back: int) -> Ring:
 
 
 def before(x: torch.Tensor, end: int, back: int) -> torch.Tensor:
-    """The `back` vectors before `end`, zeros before the first."""
+    """The `back` vectors before `end`, with zeros before the first."""
     return torch.cat([torch.zeros(back, 2, dtype=x.dtype), x[:end]])[-back:] if back else x[:0]
 
 
 @given(data=st.data(), back=st.integers(0, 5), prompt=st.sampled_from([1, 30, 150]))
-def test_gives_what_stood_before(data: st.DataObject, back: int, prompt: int) -> None:
+def test_returns_the_vectors_before_a_block(data: st.DataObject, back: int, prompt: int) -> None:
     rows, total = 3, prompt + 120
     x = torch.randn(rows, total + SLACK, 2, dtype=torch.float64)
     ring = new_ring(rows, total + SLACK, back)
@@ -45,7 +45,7 @@ def test_gives_what_stood_before(data: st.DataObject, back: int, prompt: int) ->
 
 
 @pytest.mark.parametrize("capacity", [1, 3, 1000])
-def test_it_holds_no_more_than_it_needs(capacity: int) -> None:
+def test_its_size_is_limited(capacity: int) -> None:
     ring = new_ring(2, capacity, 4)
     assert ring.nbytes == 2 * min(capacity, 4 + SLACK) * 2 * 8
     assert ring.wraps == (capacity > 4 + SLACK)

@@ -1,4 +1,4 @@
-"""Step allocation against its equation; step tables."""
+"""Step allocation equals its equation; step tables."""
 
 import math
 
@@ -36,7 +36,7 @@ def code(step: int) -> Tensor:
 
 
 def equation(layer: StepAllocation, h: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Masses and inputs of the steps of one row [S, D] that any position reaches, in loops."""
+    """Masses and inputs of all reachable steps of one row [S, D], in loops."""
     count = len(h)
     ratio = (h.mean(0) @ layer.length_D + layer.length_bias).clamp(
         -math.log(RATIO), math.log(RATIO)
@@ -82,7 +82,7 @@ def test_matches_its_equation_and_gradient(length: int, seed: int) -> None:
     torch.testing.assert_close(ours, torch.autograd.grad((slow * weight).sum(), given_all))
 
 
-def test_a_row_does_not_depend_on_its_neighbours() -> None:
+def test_rows_are_independent() -> None:
     layer, lengths = woken(4), [9, 1, 4]
     h = torch.randn(3, 9, 4, dtype=torch.float64)
     keep = torch.arange(9) < torch.tensor(lengths)[:, None]
@@ -95,13 +95,13 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 7, 40])
-def test_every_position_spreads_one_unit(length: int) -> None:
+def test_the_mass_of_every_position_is_one(length: int) -> None:
     spread = woken(4).spread(torch.randn(2, length, 4, dtype=torch.float64))
     torch.testing.assert_close(spread.sum(1), torch.ones(2, length, dtype=torch.float64))
 
 
 @torch.no_grad()
-def test_a_new_one_is_a_diagonal_of_the_sources_length() -> None:
+def test_a_new_layer_is_a_diagonal() -> None:
     layer = StepAllocation(4)
     h = torch.randn(1, 30, 4)
     torch.testing.assert_close(layer.log_length(h).exp(), torch.tensor([30.0]))
@@ -112,7 +112,7 @@ def test_a_new_one_is_a_diagonal_of_the_sources_length() -> None:
 
 
 @torch.no_grad()
-def test_the_end_follows_the_length_and_the_length_has_bounds() -> None:
+def test_the_end_follows_the_bounded_length() -> None:
     layer = StepAllocation(4)
     h = torch.randn(1, 20, 4)
     for ratio, wanted in ((0.5, 10), (2.0, 40), (100.0, 80), (0.001, 5)):
@@ -121,7 +121,7 @@ def test_the_end_follows_the_length_and_the_length_has_bounds() -> None:
         assert wanted < int(layer(h).end_B) <= wanted + REACH
 
 
-def test_steps_that_take_no_part_get_nothing() -> None:
+def test_unused_steps_get_zeros() -> None:
     taken = torch.tensor([[True, False, True, False], [False] * 4])
     table = StepTable(torch.ones(2, 4, 3), taken)
     assert table.at(torch.tensor([[0, 1, 2, 9]]))[0, :, 0].tolist() == [1, 0, 1, 0]
@@ -132,7 +132,7 @@ def test_steps_that_take_no_part_get_nothing() -> None:
     assert table.at(torch.tensor([[0], [2], [3]]))[..., 0].tolist() == [[0], [1], [0]]
 
 
-def test_lengths_keep_their_digits_under_autocast() -> None:
+def test_lengths_stay_float32_under_autocast() -> None:
     layer = woken(8).float()
     h = torch.randn(1, 300, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):

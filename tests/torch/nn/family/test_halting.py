@@ -1,4 +1,4 @@
-"""Adaptive computation time: its equations token by token, packing, padding, caches, cost."""
+"""Adaptive computation time: equations token by token, packing, padding, caches, cost."""
 
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def read(rows: list[int]) -> tuple[Tensor, Tensor]:
 def equation(
     stack: HaltingStack, x_TD: Tensor, keep_TT: Tensor, memory_SD: Tensor | None
 ) -> tuple[Tensor, list[int], list[Tensor]]:
-    """One row, token by token: what it gives, N and R."""
+    """One row, token by token: output, N and R."""
     length, width = x_TD.shape
     unit, threshold = stack.halting, stack.halting.config.threshold
     state, told = list(x_TD), list(x_TD)
@@ -136,7 +136,7 @@ def test_equals_the_equations_and_their_gradient(norm: str, side: str) -> None:
 
 
 def masked(model: Seq2Seq) -> list[Any]:
-    """With a hook on an attention, its stack computes all tokens and discards halted ones."""
+    """Add hooks, which make a stack compute all tokens and discard halted ones."""
     hooks = []
     for stack in (model.encoder, model.decoder):
         attention = stack.blocks[0].attention.attention
@@ -215,10 +215,10 @@ def test_blocks_and_rollbacks_equal_the_whole_pass(
 
 @settings(max_examples=8)
 @given(seed=st.integers(0, 999), rows=st.integers(1, 4), k=st.integers(1, 8))
-def test_tandem_says_what_greedy_says(seed: int, rows: int, k: int) -> None:
+def test_tandem_equals_greedy(seed: int, rows: int, k: int) -> None:
     model = build(seed, dtype=torch.float32, position="coordinate")
     config = DrafterConfig.for_target(model.config, rank=4, candidates=5, block=8, dropout=0.0)
-    assert config.taps == [2, 4]  # steps of the target
+    assert config.taps == [2, 4]  # recurrence steps of the target
     backend: Any = TorchBackend(model, drafter=Drafter(config))
     dice = torch.Generator(model.device).manual_seed(seed)
     requests = [
@@ -231,8 +231,8 @@ def test_tandem_says_what_greedy_says(seed: int, rows: int, k: int) -> None:
     assert found == expected
 
 
-def test_only_tokens_that_think_are_computed() -> None:
-    """The feed-forward runs on as many tokens as the longest row has, and on no extra step."""
+def test_halted_tokens_are_not_computed() -> None:
+    """Each step computes as many tokens as the longest active row has; no extra step runs."""
     model = build(position="coordinate")
     rows: list[int] = []
     forward = model.encoder.blocks[0].feedforward
@@ -250,7 +250,7 @@ def test_only_tokens_that_think_are_computed() -> None:
     assert rows == [9], "all halt after one step"
 
 
-def test_who_listens_is_shown_every_token_in_its_place() -> None:
+def test_hooks_receive_every_token_in_order() -> None:
     model = build(position="coordinate")
     shapes: list[torch.Size] = []
     stack = model.encoder
@@ -263,7 +263,7 @@ def test_who_listens_is_shown_every_token_in_its_place() -> None:
     close(model.encode(source), heard)
 
 
-def test_the_cost_is_paid_once_and_in_training_only() -> None:
+def test_the_cost_counts_once_and_in_training_only() -> None:
     model = build(position="coordinate")
     source, keep = read([5, 2])
     inputs = {"input_ids": source, "attention_mask": keep.long(), "labels": source}
@@ -286,11 +286,11 @@ def test_padding_of_a_target_costs_nothing() -> None:
     model(input_ids=source, labels=labels)
     steps = model.decoder.pondered.steps_BT
     assert bool((steps[0] > 0).all())
-    # The first label is predicted from the start token; the last is not an input.
+    # The first label is predicted from the start token; the last label is not an input.
     assert (steps[1] > 0).tolist() == [True, True, True, False, False, False]
 
 
-def test_weights_are_found_again(tmp_path: Path) -> None:
+def test_weights_are_saved_and_loaded(tmp_path: Path) -> None:
     model = tiny.seq2seq(depth="shared", halting={"bias": 0.25}, position="coordinate")
     assert model.encoder.halting.bias.item() == 0.25
     assert model.encoder.halting.weight_D.abs().max() > 0
@@ -333,6 +333,6 @@ def test_trains_in_mixed_precision() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_halt_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tiny.language_model(**{"depth": "shared", "halting": {}} | changes)

@@ -1,4 +1,4 @@
-"""Pair attention against its equation, and in an encoder."""
+"""Pair attention equals its equation, alone and in an encoder."""
 
 import math
 
@@ -55,7 +55,7 @@ def test_matches_its_equation_and_gradient(length: int, width: int, seed: int) -
     torch.testing.assert_close(ours, theirs)
 
 
-def test_padding_is_nobodys_partner() -> None:
+def test_padding_is_masked() -> None:
     layer, lengths = woken(4), [5, 1, 3]
     x = torch.randn(3, 5, 4, dtype=torch.float64)
     keep = torch.arange(5) < torch.tensor(lengths)[:, None]
@@ -64,7 +64,7 @@ def test_padding_is_nobodys_partner() -> None:
         torch.testing.assert_close(together[row, :length], equation(layer, x[row, :length]))
 
 
-def test_a_new_model_starts_as_if_without() -> None:
+def test_a_new_model_equals_a_plain_one() -> None:
     source, target = torch.randint(4, 23, (2, 5)), torch.randint(4, 23, (2, 4))
     paired = tiny.seq2seq(pair_attention=True, dtype=torch.float64)
     plain = tiny.seq2seq(dtype=torch.float64)
@@ -77,14 +77,14 @@ def test_a_new_model_starts_as_if_without() -> None:
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_all_of_it_learns(autocast: bool) -> None:
+def test_all_weights_are_trained(autocast: bool) -> None:
     model = tiny.seq2seq(pair_attention=True).train()
     assert model.pair is not None
     before = {name: one.clone() for name, one in model.pair.named_parameters()}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     source, labels = torch.randint(4, 23, (3, 5)), torch.randint(4, 23, (3, 4))
     keep = torch.arange(5) < torch.tensor([5, 3, 1])[:, None]
-    for _ in range(3):  # queries and keys move once U has
+    for _ in range(3):  # queries and keys get a gradient once U is not zero
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             loss = model(input_ids=source, attention_mask=keep.long(), labels=labels).loss
         optimizer.zero_grad()

@@ -24,7 +24,7 @@ PONDERING: dict[str, Any] = {"bias": -1.0, "steps": 4}
 
 
 def stirred(layer: Any) -> Any:
-    """A layer whose tokens do not all halt after the same step."""
+    """A layer whose tokens halt after different steps."""
     for name, weight in layer.named_parameters():
         if "halting" in name:
             torch.nn.init.normal_(weight, std=8.0 if name.endswith("weight_D") else 1.0)
@@ -89,7 +89,7 @@ def same_with_gradient(fast: list[Tensor], slow: list[Tensor], inputs: list[Tens
         torch.autograd.grad(
             sum((one * weight).sum() for one, weight in zip(parts, weights, strict=True)),
             inputs,
-            materialize_grads=True,  # where one step is enough, no chance counts
+            materialize_grads=True,  # with one step, p has no effect
         )
         for parts in (fast, slow)
     )
@@ -98,7 +98,7 @@ def same_with_gradient(fast: list[Tensor], slow: list[Tensor], inputs: list[Tens
 
 @settings(max_examples=20)
 @given(data=st.data())
-def test_a_gru_is_its_equation_and_pays_for_its_steps(data: st.DataObject) -> None:
+def test_a_gru_and_its_cost_equal_the_equation(data: st.DataObject) -> None:
     torch.manual_seed(data.draw(st.integers(0, 999)))
     width, lengths = data.draw(st.integers(1, 5)), data.draw(st.lists(st.integers(1, 6), min_size=2,
                                                                       max_size=4))  # fmt: skip
@@ -126,7 +126,7 @@ def test_a_gru_is_its_equation_and_pays_for_its_steps(data: st.DataObject) -> No
 
 @pytest.mark.parametrize("core", ["gru", "lstm"])
 @pytest.mark.parametrize("seed", range(4))
-def test_both_ways_are_their_equation(core: str, seed: int) -> None:
+def test_a_bidirectional_layer_equals_the_equation(core: str, seed: int) -> None:
     torch.manual_seed(seed)
     config, vectors = PonderingConfig(ponder=0.5, **PONDERING), {"gru": 1, "lstm": 2}[core]
     layer = stirred(PonderingBothWays(4, config, core=core).double())
@@ -152,9 +152,7 @@ def test_both_ways_are_their_equation(core: str, seed: int) -> None:
 @settings(max_examples=8)
 @given(data=st.data(), prompt=st.sampled_from([1, 30, 80]))
 @torch.no_grad()
-def test_blocks_that_are_partly_taken_back_equal_the_whole(
-    data: st.DataObject, prompt: int
-) -> None:
+def test_partly_rolled_back_blocks_equal_one_pass(data: st.DataObject, prompt: int) -> None:
     rows, total, width = 3, prompt + 100, 4
     torch.manual_seed(data.draw(st.integers(0, 99)))
     layer = stirred(PonderingGru(width, PonderingConfig(**PONDERING)).double())
@@ -166,7 +164,7 @@ def test_blocks_that_are_partly_taken_back_equal_the_whole(
         first = not any(lengths)
         kept = [data.draw(st.integers(1 if first else 0, block)) for _ in range(rows)]
         step = Step(lengths, block, kept if first else [block] * rows, CPU)
-        given_now = torch.randn(rows, block, width, dtype=torch.float64)  # what is taken back
+        given_now = torch.randn(rows, block, width, dtype=torch.float64)  # rejected tokens
         for row, (n, more) in enumerate(zip(lengths, kept, strict=True)):
             given_now[row, :more] = x[row, n : n + more]
         out = layer.extend(given_now, cache, step)
@@ -180,7 +178,7 @@ def test_blocks_that_are_partly_taken_back_equal_the_whole(
         block = data.draw(st.integers(1, 14))
 
 
-def test_one_step_is_the_plain_gru_with_its_flag_up() -> None:
+def test_one_step_equals_a_gru_with_the_flag_set() -> None:
     torch.manual_seed(0)
     layer = PonderingGru(4, PonderingConfig(steps=1)).double()
     x = torch.randn(2, 5, 4, dtype=torch.float64)
@@ -188,7 +186,7 @@ def test_one_step_is_the_plain_gru_with_its_flag_up() -> None:
     torch.testing.assert_close(layer(x, Positions.upto(5, CPU)), layer.out(h))
 
 
-def test_rows_that_have_halted_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halted_rows_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
     layer = stirred(PonderingGru(4, PonderingConfig(**PONDERING)))
     computed, cell_type = [], type(layer)._run_steps.__globals__["_Cell"]
@@ -215,12 +213,12 @@ CORES = [
 
 @pytest.mark.parametrize("cores", CORES, ids=str)
 @torch.no_grad()
-def test_a_decoder_steps_as_it_was_taught_and_rows_are_alone(cores: dict[str, Any]) -> None:
+def test_steps_equal_teacher_forcing_and_rows_are_independent(cores: dict[str, Any]) -> None:
     model = stirred(tiny.seq2seq(dtype=torch.float64, pondering=PONDERING, **cores))
     source = torch.randint(4, tiny.VOCABULARY, (3, 7))
     keep = torch.arange(7) < torch.tensor([5, 2, 7])[:, None]
     target = torch.randint(4, tiny.VOCABULARY, (3, 9))
-    target[1, 4] = 0  # the token that others pad with
+    target[1, 4] = 0  # the padding token
     whole = model(input_ids=source, attention_mask=keep.long(), decoder_input_ids=target).logits
     state = model.open(model.encode(source, keep), keep, capacity=9)
     steps = [model.extend(target[:, :4], state)]
@@ -232,9 +230,9 @@ def test_a_decoder_steps_as_it_was_taught_and_rows_are_alone(cores: dict[str, An
         torch.testing.assert_close(alone, whole[one])
 
 
-def test_tandem_is_greedy() -> None:
+def test_tandem_equals_greedy() -> None:
     model = stirred(tiny.language_model(seed=3, core="gru", pondering=PONDERING))
-    with torch.no_grad():  # at plain random weights every text is one token repeated
+    with torch.no_grad():  # with plain random weights every text repeats one token
         for name, weight in model.named_parameters():
             if weight.dim() > 1 and "tokens" not in name:
                 weight.mul_(3.0)
@@ -251,7 +249,7 @@ def test_tandem_is_greedy() -> None:
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_the_loss_pays_and_every_weight_learns(recompute: bool) -> None:
+def test_the_loss_includes_the_cost_and_every_weight_is_trained(recompute: bool) -> None:
     ids = torch.randint(4, 23, (2, 6))
     found = []
     for ponder in (0.0, 0.5):
@@ -312,6 +310,6 @@ def test_it_trains_under_autocast() -> None:
         (tiny.language_model, {"core": "gru", "pondering": {"steps": 0}}, "pondering.steps"),
     ],
 )
-def test_what_does_not_go_with_it(make: Any, changes: dict[str, Any], said: str) -> None:
+def test_unsupported_options_are_refused(make: Any, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make(**{"pondering": {}} | changes)

@@ -1,4 +1,4 @@
-"""Separable convolutions against their equation, and in the place of the feed-forward."""
+"""Separable convolutions equal their equation, alone and in place of the feed-forward."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ CONV: dict[str, Any] = {"transition": "separable_conv"}
 
 
 def conv(width: int, inner: int, widths: tuple[int, int], **options: Any) -> SeparableConv:
-    """A layer whose filters are no longer the identity."""
+    """A layer whose filters are not the identity."""
     given = {"activation": "relu", "ahead": False, **options}
     layer = SeparableConv(width, inner, widths=widths, **given).double()
     for part in (layer.outer_filter, layer.inner_filter):
@@ -33,7 +33,7 @@ def conv(width: int, inner: int, widths: tuple[int, int], **options: Any) -> Sep
 
 
 def stirred(model: Any) -> Any:
-    """A model whose filters are no longer the identity."""
+    """A model whose filters are not the identity."""
     torch.manual_seed(7)
     for name, weight in model.named_parameters():
         if name.endswith("_filter.filter_WE"):
@@ -42,7 +42,7 @@ def stirred(model: Any) -> Any:
 
 
 def depthwise(kernel: Tensor, rows: Tensor, ahead: int) -> Tensor:
-    """Every channel by itself: kernel[w] is for the token w - (W - 1 - ahead) places on."""
+    """Each channel separately; kernel[w] applies to the token at offset w - (W - 1 - ahead)."""
     back, found = len(kernel) - 1 - ahead, []
     for i in range(len(rows)):
         total = torch.zeros_like(rows[0])
@@ -55,14 +55,14 @@ def depthwise(kernel: Tensor, rows: Tensor, ahead: int) -> Tensor:
 
 
 def kernel_of(weight: Tensor, ahead: int) -> Tensor:
-    """What the identity and the trained numbers come to."""
+    """The kernel: identity plus trained weight."""
     identity = torch.zeros_like(weight)
     identity[len(weight) - 1 - ahead] = 1
     return weight + identity
 
 
 def equation(layer: SeparableConv, x: Tensor, ahead: bool) -> Tensor:
-    """One row, place by place: depthwise, pointwise, bend, depthwise, pointwise."""
+    """One row, position by position: depthwise, pointwise, ReLU, depthwise, pointwise."""
     first, second = layer.outer_filter.filter_WE, layer.inner_filter.filter_WE
     a, c = ((len(one) - 1) // 2 if ahead else 0 for one in (first, second))
     u = depthwise(kernel_of(first, a), x, a)
@@ -77,7 +77,7 @@ def equation(layer: SeparableConv, x: Tensor, ahead: bool) -> Tensor:
 
 @settings(max_examples=30)
 @given(data=st.data())
-def test_a_layer_is_its_equation_and_padding_is_nobodys_neighbour(data: st.DataObject) -> None:
+def test_a_layer_equals_its_equation_and_padding_is_masked(data: st.DataObject) -> None:
     torch.manual_seed(data.draw(st.integers(0, 999)))
     tokens, length = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 8))
     widths = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 6))
@@ -95,7 +95,7 @@ def test_a_layer_is_its_equation_and_padding_is_nobodys_neighbour(data: st.DataO
     torch.testing.assert_close(ours, torch.autograd.grad((slow * weight).sum(), inputs))
 
 
-def test_a_new_layer_is_a_plain_feed_forward() -> None:
+def test_a_new_layer_equals_a_feed_forward() -> None:
     model, plain = tiny.seq2seq(**CONV), tiny.seq2seq()
     missed = plain.load_state_dict(model.state_dict(), strict=False)
     assert all("_filter." in name for name in missed.unexpected_keys)
@@ -111,9 +111,7 @@ def test_a_new_layer_is_a_plain_feed_forward() -> None:
 @settings(max_examples=20)
 @given(data=st.data(), prompt=st.sampled_from([1, 30, 150]))
 @torch.no_grad()
-def test_blocks_that_are_partly_taken_back_equal_the_whole(
-    data: st.DataObject, prompt: int
-) -> None:
+def test_partly_rolled_back_blocks_equal_one_pass(data: st.DataObject, prompt: int) -> None:
     rows, total, width = 3, prompt + 100, 4
     widths = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
     layer = conv(width, 5, widths)
@@ -126,7 +124,7 @@ def test_blocks_that_are_partly_taken_back_equal_the_whole(
         first = not any(lengths)
         kept = [data.draw(st.integers(1 if first else 0, block)) for _ in range(rows)]
         step = Step(lengths, block, kept if first else [block] * rows, CPU)
-        given_now = torch.randn(rows, block, width, dtype=torch.float64)  # what is taken back
+        given_now = torch.randn(rows, block, width, dtype=torch.float64)  # rejected tokens
         for row, (n, more) in enumerate(zip(lengths, kept, strict=True)):
             given_now[row, :more] = x[row, n : n + more]
         out = layer.extend(given_now, rings, step)
@@ -155,7 +153,7 @@ PARTS = [
 
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 @torch.no_grad()
-def test_a_decoder_steps_as_it_was_taught_and_rows_are_alone(parts: dict[str, Any]) -> None:
+def test_steps_equal_teacher_forcing_and_rows_are_independent(parts: dict[str, Any]) -> None:
     model = stirred(tiny.seq2seq(dtype=torch.float64, **CONV | parts))
     source = torch.randint(4, tiny.VOCABULARY, (3, 7))
     keep = torch.arange(7) < torch.tensor([5, 2, 7])[:, None]
@@ -176,7 +174,7 @@ def test_a_decoder_steps_as_it_was_taught_and_rows_are_alone(parts: dict[str, An
     [({}, 2), ({"encoder_core": "gru"}, 2), ({"encoder_attention": {"kind": "causal"}}, 0)],
     ids=str,
 )
-def test_filters_look_ahead_where_their_layer_does(parts: dict[str, Any], ahead: int) -> None:
+def test_only_two_sided_layers_look_ahead(parts: dict[str, Any], ahead: int) -> None:
     model = tiny.seq2seq(**CONV | parts)
     (encoder, decoder) = (side.blocks[0].feedforward for side in (model.encoder, model.decoder))
     assert isinstance(encoder, SeparableConv)
@@ -186,7 +184,7 @@ def test_filters_look_ahead_where_their_layer_does(parts: dict[str, Any], ahead:
 
 
 @torch.no_grad()
-def test_beams_fan_out_and_are_chosen() -> None:
+def test_beams_are_repeated_and_selected() -> None:
     model = stirred(tiny.seq2seq(dtype=torch.float64, **CONV))
     source, target = torch.randint(4, 23, (2, 5)), torch.randint(4, 23, (6, 4))
     whole = model(input_ids=source.repeat_interleave(3, 0), decoder_input_ids=target).logits
@@ -198,10 +196,10 @@ def test_beams_fan_out_and_are_chosen() -> None:
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "language_model"])
-def test_tandem_is_greedy(kind: str) -> None:
+def test_tandem_equals_greedy(kind: str) -> None:
     make = {"seq2seq": tiny.seq2seq, "language_model": tiny.language_model}[kind]
     model = stirred(make(seed=3, **CONV))
-    with torch.no_grad():  # at plain random weights every text is one token repeated
+    with torch.no_grad():  # with plain random weights every text repeats one token
         for name, weight in model.named_parameters():
             if weight.dim() > 1 and "tokens" not in name:
                 weight.mul_(3.0)
@@ -221,7 +219,7 @@ def test_tandem_is_greedy(kind: str) -> None:
 
 
 @torch.no_grad()
-def test_a_ctc_decoder_reads_such_an_encoder() -> None:
+def test_a_ctc_decoder_works_with_this_encoder() -> None:
     model = stirred(tiny.seq2seq(dtype=torch.float64, **CONV))
     ctc = Ctc(CtcConfig.for_target(model.config, layers=1)).double().bind(model).eval()
     source, keep = torch.randint(4, 23, (2, 6)), torch.arange(6) < torch.tensor([6, 4])[:, None]
@@ -231,7 +229,7 @@ def test_a_ctc_decoder_reads_such_an_encoder() -> None:
 
 
 @pytest.mark.parametrize("residual", ["add", "reversible"])
-def test_it_is_saved_and_learns(residual: str, tmp_path: Path) -> None:
+def test_it_is_saved_and_trained(residual: str, tmp_path: Path) -> None:
     model = stirred(tiny.seq2seq(residual=residual, transition_widths=[2, 3], **CONV))
     model.save_pretrained(tmp_path)
     again = load_model(tmp_path)
@@ -266,6 +264,6 @@ def test_the_native_core_names_it() -> None:
         (tiny.language_model, {"memory": 4, "position": "none"}, "transition: .* leave memory out"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_with_it(make: Any, changes: dict[str, Any], said: str) -> None:
+def test_unsupported_options_are_refused(make: Any, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make(**CONV | changes)

@@ -1,4 +1,4 @@
-"""Skipping: equal to the dense computation with a mask, but rare tokens cost nothing."""
+"""Skipping equals the masked dense computation, and rare tokens are not computed."""
 
 from collections import Counter
 from pathlib import Path
@@ -56,7 +56,7 @@ def read(rows: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def watch(model: Seq2Seq) -> list[Any]:
-    """With a hook on an attention, its stack computes all tokens under a mask."""
+    """Add hooks, which make a stack compute all tokens under a mask."""
     attentions = [block.attention.attention for block in model.encoder.blocks]
     return [one.register_forward_pre_hook(lambda *_: None) for one in attentions]
 
@@ -106,7 +106,7 @@ def test_packing_equals_masking(parts: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def test_a_skipped_token_passes_through_and_is_nobodys_key() -> None:
+def test_a_skipped_token_passes_through_and_is_not_a_key() -> None:
     model = build(position="sinusoidal", norm="post")
     source, _ = read([7])
     source[0, 3] = RARE + 2
@@ -134,7 +134,7 @@ def test_a_row_alone_equals_the_row_in_a_batch() -> None:
         close(together[row, :length], model.encode(source[row : row + 1, :length])[0])
 
 
-def test_half_of_the_places_is_half_of_the_work() -> None:
+def test_half_of_the_tokens_is_half_of_the_work() -> None:
     model = build(position="rotary", skip={"below": 1.0, "layers": [1]})
     places: list[int] = []
     for block in model.encoder.blocks:
@@ -198,6 +198,6 @@ def test_counts_come_from_the_training_sources_and_are_saved(tmp_path: Path) -> 
     ],
     ids=str,
 )
-def test_what_cannot_be_skipped_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tiny.seq2seq(**{"skip": {"below": 1.0}} | changes)

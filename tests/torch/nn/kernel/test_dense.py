@@ -54,7 +54,7 @@ def test_a_query_that_sees_nothing_stays_finite(
     assert all(torch.isfinite(x).all() for x in (out, *grads))
 
 
-def test_short_training_takes_the_plain_form_and_long_does_not(
+def test_only_short_training_uses_the_plain_form(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""Blocks for FlexAttention against the dense pattern. Its CUDA kernels are only run on a GPU."""
+"""Blocks for FlexAttention equal the dense pattern. Its CUDA kernels run only on a GPU."""
 
 import shutil
 
@@ -36,7 +36,7 @@ def build(kind: str, *, causal: bool = True, **options: int) -> AttentionBase:
 
 
 def dense_blocks(attention: AttentionBase, length: int) -> flex.Blocks:
-    """The definition: look at every pair of every block."""
+    """The definition: test every pair of every block."""
     at = torch.arange(length)
     seen = attention.sees(at[:, None], at[None])
     missing = -length % flex.BLOCK
@@ -67,7 +67,7 @@ def test_blocks_equal_those_of_the_dense_pattern(kind: str, causal: bool, length
     causal=st.booleans(),
     data=st.data(),
 )
-def test_ranges_err_on_the_safe_side(
+def test_ranges_are_conservative(
     columns: int,
     rows: int,
     margin: int,
@@ -136,7 +136,7 @@ def test_ranges_hold_every_result(
         assert true.all() or not found.every
 
 
-def test_a_long_window_asks_for_few_pairs() -> None:
+def test_a_long_window_evaluates_few_pairs() -> None:
     """At 64k tokens the dense mask would have 4 billion pairs."""
     attention = build("sliding", window=256)
     asked = 0
@@ -156,7 +156,7 @@ def test_a_long_window_asks_for_few_pairs() -> None:
     assert blocks.some.sum() == 3 * 512 - 3
 
 
-def test_the_mask_is_the_one_that_torch_would_make() -> None:
+def test_the_mask_equals_that_of_torch() -> None:
     attention = build("sliding", window=300)
     found = flex.find_blocks(attention, 900, CPU)
     assert found is not None
@@ -173,7 +173,7 @@ def test_the_mask_is_the_one_that_torch_would_make() -> None:
         assert torch.equal(index[listed], other_index[listed])
 
 
-def test_patterns_that_see_most_are_left_to_others() -> None:
+def test_nearly_dense_patterns_are_not_used() -> None:
     q, k, v = torch.randn(3, 1, 2, 1024, 16).unbind(0)
     assert flex.attend(build("causal"), q, k, v, None) is None
     assert flex.find_blocks(build("full", causal=False), 1024, CPU, most=0.5) is None

@@ -1,4 +1,4 @@
-"""Tiles: they cover a pattern once, and attention over them is exact, small and compilable."""
+"""Tiles cover a pattern once; attention over them is exact, uses little memory and compiles."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def test_tiles_hold_every_pair_of_the_pattern_once(
         StridedRange(1, 2, 9, 2, 4, 3),
     ],
 )
-def test_a_grid_reads_and_adds_what_its_positions_say(grid: StridedRange) -> None:
+def test_a_grid_reads_and_adds_at_its_positions(grid: StridedRange) -> None:
     x = torch.randn(2, 30, 3).transpose(0, 1).contiguous().transpose(0, 1)
     at = grid.positions()
     torch.testing.assert_close(grid.read(x), x[:, at])
@@ -103,7 +103,7 @@ def test_dropout_drops_weights_and_keeps_their_mean() -> None:
     torch.testing.assert_close(outs.mean(0), v, rtol=0, atol=0.25)
 
 
-def test_only_what_is_linear_in_the_length_is_kept_for_the_backward() -> None:
+def test_saved_tensors_are_linear_in_the_length() -> None:
     q, k, v = heads(1, 2, 3000, 4)
     kept: list[int] = []
 
@@ -121,7 +121,7 @@ def test_only_what_is_linear_in_the_length_is_kept_for_the_backward() -> None:
 SHAPE = HeadShape(2, 2, 4)
 
 
-def test_strided_inputs_are_taken_as_they_are() -> None:
+def test_strided_inputs_are_accepted() -> None:
     """Heads of a projection are not contiguous."""
     fused = torch.randn(2, 33, 3 * 2 * 4, dtype=torch.float64, requires_grad=True)
     q, k, v = fused.unflatten(2, (6, 4)).transpose(1, 2).chunk(3, dim=1)
@@ -132,7 +132,7 @@ def test_strided_inputs_are_taken_as_they_are() -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiles_with_its_gradient(backend: str) -> None:
-    torch.compiler.reset()  # compiled kinds share one `forward`, and a function has a limit
+    torch.compiler.reset()  # kinds share `forward`; recompilations are limited
     inputs = heads(1, 2, 30, 4)
     attention = build_attention({"kind": "strided", "stride": 4}, causal=True, shape=SHAPE)
     with small_tiles():
@@ -142,7 +142,7 @@ def test_compiles_with_its_gradient(backend: str) -> None:
 
 @settings(max_examples=20)
 @given(length=st.integers(1, 40), spec=st.sampled_from(SPECS), seed=st.integers(0, 99))
-def test_the_future_changes_nothing_to_the_bit(length: int, spec: dict, seed: int) -> None:
+def test_future_tokens_have_no_effect(length: int, spec: dict, seed: int) -> None:
     q, k, v = (x.detach() for x in heads(1, 1, length, 4, seed=seed))
     attention = build_attention(spec, causal=True, shape=HeadShape(1, 1, 4))
     with small_tiles():

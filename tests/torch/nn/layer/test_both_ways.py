@@ -1,4 +1,4 @@
-"""Recurrent encoders against their equations, and in the place of self-attention."""
+"""Recurrent encoders equal their equations and replace self-attention."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def walk(weights: dict[str, Tensor], x: Tensor, end: str, core: str) -> Tensor:
-    """One row in the order it is given, token by token, gate by gate."""
+    """One row in the given order, token by token, gate by gate."""
     w, u = weights[f"weight_ih_l0{end}"], weights[f"weight_hh_l0{end}"]
     b, d = weights[f"bias_ih_l0{end}"], weights[f"bias_hh_l0{end}"]
     h = c = torch.zeros(x.shape[1], dtype=x.dtype)
@@ -51,7 +51,7 @@ def equation(layer: BothWays, x: Tensor, core: str) -> Tensor:
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_forward_and_gradient_by_the_equation(core: str) -> None:
+def test_matches_equation_and_its_gradient(core: str) -> None:
     torch.manual_seed(0)
     layer = BothWays(6, core=core).double()
     x = torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True)
@@ -72,7 +72,7 @@ def test_forward_and_gradient_by_the_equation(core: str) -> None:
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("parts", [{}, {"decoder_core": "gru"}, {"depth": "shared"}], ids=str)
-def test_a_row_alone_says_what_it_says_among_others(core: str, parts: dict[str, Any]) -> None:
+def test_rows_are_independent(core: str, parts: dict[str, Any]) -> None:
     model = tiny.seq2seq(encoder_core=core, dtype=torch.float64, **parts)
     backend = TorchBackend(model)
     sources = [[5, 6, 7, 8, 9, 1], [7, 1], [9, 9, 3, 1]]
@@ -93,7 +93,7 @@ def test_a_row_alone_says_what_it_says_among_others(core: str, parts: dict[str, 
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_it_is_saved_and_learns(core: str, tmp_path: Path) -> None:
+def test_it_is_saved_and_trained(core: str, tmp_path: Path) -> None:
     model = tiny.seq2seq(encoder_core=core)
     model.save_pretrained(tmp_path)
     again = load_model(tmp_path)
@@ -114,6 +114,6 @@ def test_it_is_saved_and_learns(core: str, tmp_path: Path) -> None:
         ({"depth": "shared", "position": "coordinate", "halting": {}}, "encoder_core: a gru reads"),
     ],
 )
-def test_what_does_not_go_with_it(changes: dict[str, Any], said: str) -> None:
+def test_unsupported_options_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         tiny.seq2seq(**{"encoder_core": "gru"} | changes)

@@ -1,4 +1,4 @@
-"""Cross-attention with other scores and normalisers: the equation, decoding."""
+"""Cross-attention with other scores and normalisers equals the equation, also in decoding."""
 
 import math
 from typing import Any
@@ -41,7 +41,7 @@ def build(spec: dict[str, Any], seed: int = 0) -> CrossAttention:
 
 
 def score(cross: CrossAttention, spec: dict[str, Any], h: int, q: Tensor, k: Tensor) -> Any:
-    """s(q_i, k_j) as printed, without the table."""
+    """s(q_i, k_j) by its formula, without the table."""
     kind, width = spec.get("score", "scaled_dot"), WIDTH // HEADS
     if kind == "scaled_dot":
         return q @ k / math.sqrt(width)
@@ -87,7 +87,9 @@ def equation(cross: CrossAttention, spec: dict[str, Any], x: Tensor, memory: Ten
 @pytest.mark.parametrize("spec", SPECS, ids=named)
 @settings(max_examples=6)
 @given(targets=st.integers(1, 7), sources=st.integers(1, 8), seed=st.integers(0, 999))
-def test_the_equation(spec: dict[str, Any], targets: int, sources: int, seed: int) -> None:
+def test_matches_equation_and_its_gradient(
+    spec: dict[str, Any], targets: int, sources: int, seed: int
+) -> None:
     cross = build(spec, seed)
     x = torch.randn(1, targets, WIDTH, dtype=torch.float64, requires_grad=True)
     memory = torch.randn(1, sources, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -106,7 +108,7 @@ def test_the_equation(spec: dict[str, Any], targets: int, sources: int, seed: in
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=named)
-def test_padding_is_not_looked_at_and_weights_are_told(spec: dict[str, Any]) -> None:
+def test_padding_is_masked_and_weights_reproduce_the_output(spec: dict[str, Any]) -> None:
     cross = build(spec)
     x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
     memory = torch.randn(2, 7, WIDTH, dtype=torch.float64)
@@ -124,8 +126,8 @@ def _queries(cross: CrossAttention, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("residual", ["add", "reversible"])
 @pytest.mark.parametrize("spec", SPECS, ids=named)
-def test_step_by_step_is_the_whole_pass(spec: dict[str, Any], residual: str) -> None:
-    """Three beams a source, so that rows are more than sources; in steps of one and of three."""
+def test_steps_equal_the_whole_pass(spec: dict[str, Any], residual: str) -> None:
+    """Three beams per source, so rows outnumber sources; steps of one and of several tokens."""
     model = tiny.seq2seq(dtype=torch.float64, cross_attention=spec, residual=residual)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -144,7 +146,7 @@ def test_step_by_step_is_the_whole_pass(spec: dict[str, Any], residual: str) -> 
     torch.testing.assert_close(torch.cat(steps, dim=1), whole)
 
 
-def test_the_usual_look_is_as_before() -> None:
+def test_the_default_score_is_unchanged() -> None:
     usual, said = tiny.seq2seq(), tiny.seq2seq(cross_attention={"score": "scaled_dot"})
     assert usual.state_dict().keys() == said.state_dict().keys()
     assert first_unsupported(usual.config, {}) is None
@@ -162,12 +164,12 @@ def test_the_usual_look_is_as_before() -> None:
         ({"score_positions": 9}, r"cross_attention\.score_positions: score 'scaled_dot' has no"),
     ],
 )
-def test_what_is_not_there_is_named(spec: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_refused(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tiny.seq2seq(cross_attention=spec)
 
 
-def test_tokens_that_halt_have_no_positions_to_count() -> None:
+def test_halting_refuses_scores_that_need_positions() -> None:
     halting = {"depth": "shared", "halting": {}}
     with pytest.raises(ConfigError, match=r"cross_attention\.score: needs positions"):
         tiny.seq2seq(cross_attention={"score": "fast"}, **halting)

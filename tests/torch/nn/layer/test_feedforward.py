@@ -1,4 +1,4 @@
-"""The feed-forward against its equation, and chunks against the whole."""
+"""The feed-forward equals its equation, and chunks equal the whole."""
 
 import math
 
@@ -73,7 +73,7 @@ def test_dropout_of_a_chunk_is_the_same_in_the_backward() -> None:
 
 
 def inner_rows(layer: FeedForward, x: Tensor) -> list[int]:
-    """Positions that went through the wide layer at a time."""
+    """Numbers of positions that the inner layer computes at a time."""
     rows: list[int] = []
     hook = layer.up.register_forward_hook(lambda _, args, out: rows.append(out.shape[-2]))
     layer(x)
@@ -81,7 +81,7 @@ def inner_rows(layer: FeedForward, x: Tensor) -> list[int]:
     return rows
 
 
-def test_what_is_cut() -> None:
+def test_inputs_are_cut_into_chunks() -> None:
     layer, few, many = build(chunks=4), torch.randn(2, 8, 5), torch.randn(1, 130, 5)
     few, many = few.double(), many.double()
     assert inner_rows(layer.train(), few) == [2, 2, 2, 2]
@@ -95,7 +95,7 @@ def test_what_is_cut() -> None:
     assert feedforward.FEW >= 64, "no shorter than the longest draft"
 
 
-def test_training_keeps_the_narrow_input_only() -> None:
+def test_training_saves_only_the_narrow_input() -> None:
     def kept(chunks: int) -> int:
         widths: list[int] = []
         x = torch.randn(1, 8, 5, dtype=torch.float64, requires_grad=True)

@@ -48,7 +48,7 @@ def close(a: Tensor, b: Tensor) -> None:
 # --- the gate -----------------------------------------------------------------------------------
 
 
-def test_a_gate_multiplies_what_a_head_gives() -> None:
+def test_a_gate_multiplies_the_output_of_a_head() -> None:
     gated = build(head_gate="glu")
     plain = copy.deepcopy(gated)
     plain.gate = None
@@ -80,7 +80,7 @@ def test_a_gate_multiplies_what_a_head_gives() -> None:
 
 @pytest.mark.parametrize(("kind", "causal"), [("causal", True), ("full", False), ("causal", False)])
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
-def test_queries_and_keys_hear_of_their_neighbours(kind: str, causal: bool, width: int) -> None:
+def test_correlation_matches_its_equation(kind: str, causal: bool, width: int) -> None:
     layer = build(kind, causal=causal, correlation=width)
     assert layer.correlation is not None
     assert layer.rotary is not None
@@ -102,7 +102,7 @@ def test_queries_and_keys_hear_of_their_neighbours(kind: str, causal: bool, widt
         close(found, right)
 
 
-def test_a_model_starts_without_it() -> None:
+def test_correlation_starts_as_the_identity() -> None:
     layer = build(correlation=3)
     assert layer.correlation is not None
     layer.correlation.reset()
@@ -114,7 +114,7 @@ def test_a_model_starts_without_it() -> None:
     assert bool((grad != 0).any())
 
 
-def test_padding_is_nobodys_neighbour() -> None:
+def test_padding_is_masked() -> None:
     layer = build("full", causal=False, correlation=5)
     x = text(2, 12)
     keep = (torch.arange(12) < 8).expand(2, -1)
@@ -122,7 +122,7 @@ def test_padding_is_nobodys_neighbour() -> None:
 
 
 @pytest.mark.parametrize("kind", ["causal", "sliding"])
-def test_the_future_changes_nothing(kind: str) -> None:
+def test_future_tokens_have_no_effect(kind: str) -> None:
     layer = build(kind, correlation=4)
     x = text(2, 40)
     before = run(layer, x)
@@ -140,7 +140,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_ragged_steps_rollbacks_and_copies_equal_the_whole_pass(options: dict[str, Any]) -> None:
-    """A prompt longer than every ring, blocks of which each row keeps its own part, copied rows."""
+    """A prompt longer than every ring, blocks of which rows keep different parts, copied rows."""
     layer, x = build(**options), text(3, 260)
     whole = run(layer, x)
     lengths, dice = [150, 3, 90], torch.Generator().manual_seed(0)

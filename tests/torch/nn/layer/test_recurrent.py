@@ -1,4 +1,4 @@
-"""Recurrent layers against their equations, and in the place of self-attention."""
+"""Recurrent layers equal their equations and replace self-attention."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def build(kind: str, core: str = "gru", **changes: Any) -> Seq2Seq | LanguageMod
 
 
 def rescaled(model: Seq2Seq | LanguageModel) -> Any:
-    """At plain random weights every text is one token repeated."""
+    """Larger weights: with plain random weights every text repeats one token."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() > 1 and "tokens" not in name:
@@ -55,7 +55,7 @@ def gru_equation(layer: Gru, x: Tensor) -> Tensor:
 
 
 def ssru_equation(layer: Ssru, x: Tensor) -> Tensor:
-    """One row, token by token, number by number."""
+    """One row, token by token, element by element."""
     width = x.shape[1]
     w, w_f = layer.into.weight[:width], layer.into.weight[width:]
     b, b_f = layer.into.bias[:width], layer.into.bias[width:]
@@ -93,7 +93,7 @@ def same_with_gradient(fast: Tensor, slow: Tensor, inputs: list[Tensor]) -> None
 @pytest.mark.parametrize("core", CORES)
 @settings(max_examples=15)
 @given(tokens=st.integers(1, 7), width=st.integers(1, 6), seed=st.integers(0, 999))
-def test_a_layer_is_its_equation(core: str, tokens: int, width: int, seed: int) -> None:
+def test_a_layer_equals_its_equation(core: str, tokens: int, width: int, seed: int) -> None:
     torch.manual_seed(seed)
     kind, equation = LAYERS[core]
     layer = kind(width).double()
@@ -105,7 +105,7 @@ def test_a_layer_is_its_equation(core: str, tokens: int, width: int, seed: int) 
 
 @settings(max_examples=15)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5), seed=st.integers(0, 999))
-def test_lstm_is_its_equation_whatever_lies_beside_a_block(sizes: list[int], seed: int) -> None:
+def test_lstm_equals_its_equation_and_blocks_are_independent(sizes: list[int], seed: int) -> None:
     torch.manual_seed(seed)
     layer, width = SlotLstm(5).double(), 5
     x = torch.randn(2, sum(sizes), width, dtype=torch.float64, requires_grad=True)
@@ -131,7 +131,7 @@ def test_lstm_is_its_equation_whatever_lies_beside_a_block(sizes: list[int], see
 @settings(max_examples=20)
 @given(data=st.data(), prompt=st.sampled_from([1, 30, 150]))
 @torch.no_grad()
-def test_blocks_that_are_partly_taken_back_equal_the_whole(
+def test_partly_rolled_back_blocks_equal_one_pass(
     core: str, data: st.DataObject, prompt: int
 ) -> None:
     rows, total, width = 3, prompt + 100, 4
@@ -144,7 +144,7 @@ def test_blocks_that_are_partly_taken_back_equal_the_whole(
         first = not any(lengths)
         kept = [data.draw(st.integers(1 if first else 0, block)) for _ in range(rows)]
         step = Step(lengths, block, kept if first else [block] * rows, CPU)
-        given_now = torch.randn(rows, block, width, dtype=torch.float64)  # what is taken back
+        given_now = torch.randn(rows, block, width, dtype=torch.float64)  # rejected tokens
         for row, (n, more) in enumerate(zip(lengths, kept, strict=True)):
             given_now[row, :more] = x[row, n : n + more]
         out = layer.extend(given_now, cache, step)
@@ -161,7 +161,7 @@ def test_blocks_that_are_partly_taken_back_equal_the_whole(
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("changes", [{}, {"norm": "post"}, {"depth": "shared"}], ids=str)
 @torch.no_grad()
-def test_a_decoder_steps_as_it_was_taught_and_rows_are_alone(
+def test_steps_equal_teacher_forcing_and_rows_are_independent(
     core: str, changes: dict[str, Any]
 ) -> None:
     model = build("seq2seq", core, dtype=torch.float64, **changes)
@@ -182,7 +182,7 @@ def test_a_decoder_steps_as_it_was_taught_and_rows_are_alone(
 
 @pytest.mark.parametrize("core", CORES)
 @torch.no_grad()
-def test_beams_fan_out_and_are_chosen(core: str) -> None:
+def test_beams_are_repeated_and_selected(core: str) -> None:
     model = build("seq2seq", core, dtype=torch.float64)
     assert isinstance(model, Seq2Seq)
     source, target = torch.randint(4, 23, (2, 5)), torch.randint(4, 23, (6, 4))
@@ -210,7 +210,7 @@ def test_prompts_of_different_length(core: str) -> None:
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("kind", MAKERS)
-def test_tandem_is_greedy(core: str, kind: str) -> None:
+def test_tandem_equals_greedy(core: str, kind: str) -> None:
     model = rescaled(build(kind, core, seed={"gru": 3, "ssru": 7}[core]))
     torch.manual_seed(0)
     drafter = Drafter(DrafterConfig.for_target(model.config, block=6, train_block=4, rank=6))
@@ -274,19 +274,19 @@ def test_it_trains_under_autocast(core: str) -> None:
         ("language_model", {"num_key_value_heads": 1}, "num_key_value_heads"),
     ],
 )
-def test_what_belongs_to_attention_is_refused(core: str, kind: str, changes: Any, key: str) -> None:
+def test_attention_options_are_refused(core: str, kind: str, changes: Any, key: str) -> None:
     with pytest.raises(ConfigError, match=f"^{key}:"):
         build(kind, **{KEYS[kind]: core} | changes)
 
 
-def test_an_encoder_beside_it_keeps_its_attention() -> None:
+def test_the_encoder_keeps_its_attention() -> None:
     model = build("seq2seq", encoder_attention={"kind": "sliding", "window": 2}, position="rotary")
     assert isinstance(model, Seq2Seq)
     assert model.config.decoder_attention is None
     assert model.encoder.blocks[0].attention.attention.kind == "sliding"
 
 
-def test_no_memory_to_ask_for() -> None:
+def test_segment_memory_is_refused() -> None:
     model = build("language_model")
     assert isinstance(model, LanguageModel)
     with pytest.raises(InputError, match="no memory"):

@@ -1,4 +1,4 @@
-"""Residuals against their equations, and what a gated model starts as, remembers and saves."""
+"""Residuals equal their equations; initial values, segment memory and saved gates."""
 
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def test_a_whole_layer_starts_near_identity(width: int, cross: bool) -> None:
     assert distance_from_identity(width, cross=cross, gate_bias=2.0) > 0.1, "the paper's first bias"
 
 
-def test_closed_gates_still_learn() -> None:
+def test_closed_gates_have_a_gradient() -> None:
     model = tiny.language_model(residual="gru").train()
     tokens = torch.randint(4, tiny.VOCABULARY, (2, 6))
     model(input_ids=tokens, labels=tokens).loss.backward()
@@ -98,7 +98,7 @@ def test_closed_gates_still_learn() -> None:
         assert parameter.grad.abs().max() > 0, name
 
 
-def test_dropout_is_on_what_the_part_computes() -> None:
+def test_dropout_applies_to_the_output_of_the_part() -> None:
     residual = GatedResidual(64, dropout=0.5).train()
     torch.nn.init.zeros_(residual.from_stream.weight)
     torch.nn.init.zeros_(residual.from_reset.weight)
@@ -131,7 +131,7 @@ def test_segments_of_a_gated_model_equal_one_pass_under_a_local_pattern(
     torch.testing.assert_close(torch.cat(logits, dim=1), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_gates_are_saved_and_their_first_bias_is_as_asked(tmp_path: Path) -> None:
+def test_gates_are_saved_and_start_with_the_given_bias(tmp_path: Path) -> None:
     model = tiny.language_model(residual="gru", gate_bias=3)
     assert model.decoder.blocks[1].feedforward_residual.bias_D.unique().tolist() == [3.0]
     for parameter in model.parameters():
@@ -177,6 +177,6 @@ def test_reversible_layers_have_plain_residuals() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tiny.language_model(**changes)

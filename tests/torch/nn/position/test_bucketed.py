@@ -1,4 +1,4 @@
-"""Bucketed positions against their equation, written out pair by pair."""
+"""Bucketed positions equal their equation, pair by pair."""
 
 import math
 
@@ -87,11 +87,11 @@ def test_attention_equation(causal: bool) -> None:
     x = torch.randn(2, length, WIDTH, dtype=torch.float64, requires_grad=True)
     weights = (x, bias.table.weight, layer.qkv.weight)
     assert_same_with_gradient(layer(x, positions), plain(x), weights)
-    with torch.no_grad():  # another kernel computes where nothing is trained
+    with torch.no_grad():  # inference uses another kernel
         torch.testing.assert_close(layer(x, positions), plain(x))
 
 
-def test_padding_is_not_looked_at() -> None:
+def test_padding_is_masked() -> None:
     torch.manual_seed(0)
     attention = build_attention({"kind": "full"}, causal=False, shape=HeadShape(2, 2, 6))
     bias = BucketedBias(2, edges=[1, 2, 5], two_sided=True)
@@ -104,7 +104,7 @@ def test_padding_is_not_looked_at() -> None:
     torch.testing.assert_close(padded[:, :3], alone)
 
 
-def test_layers_share_the_table_of_their_stack_and_it_is_stored_once() -> None:
+def test_the_layers_of_a_stack_share_one_stored_table() -> None:
     model = tiny.seq2seq(position="bucketed", relative_buckets=8)
     names = [name for name in model.state_dict() if "bias.table" in name]
     assert names == ["encoder.bias.table.weight", "decoder.bias.table.weight"]

@@ -1,4 +1,4 @@
-"""Learned vectors for distances against their equation, cached, and in a model."""
+"""Learned vectors for distances equal their equation, also cached and in a model."""
 
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def equation(part: SelfAttention, x: Tensor, *, causal: bool) -> Tensor:
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000), length=st.integers(1, 7))
-def test_forward_and_gradient_by_the_equation(causal: bool, seed: int, length: int) -> None:
+def test_matches_equation_and_its_gradient(causal: bool, seed: int, length: int) -> None:
     part = layer(causal=causal, seed=seed)
     x = torch.randn(1, length, WIDTH, dtype=torch.float64, requires_grad=True)
     found = part(x, Positions.upto(length, CPU))
@@ -70,7 +70,7 @@ def test_forward_and_gradient_by_the_equation(causal: bool, seed: int, length: i
         torch.testing.assert_close(one, other)
 
 
-def test_padding_is_invisible() -> None:
+def test_padding_has_no_effect() -> None:
     part = layer(causal=False)
     x, keep = torch.randn(1, 5, WIDTH, dtype=torch.float64), torch.tensor([[1, 1, 1, 0, 0]]).bool()
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_padding_is_invisible() -> None:
 
 
 @pytest.mark.parametrize("make", [tiny.seq2seq, tiny.language_model])
-def test_token_by_token_is_one_pass(make: Any) -> None:
+def test_steps_equal_one_pass(make: Any) -> None:
     model = make(position="distance", relative_distance=3, dtype=torch.float64)
     backend = TorchBackend(model)
     source = (5, 6, 7, 1) if make is tiny.seq2seq else ()
@@ -99,7 +99,7 @@ def test_token_by_token_is_one_pass(make: Any) -> None:
         assert likeliest[: len(text.tokens)].tolist() == list(text.tokens)
 
 
-def test_each_layer_has_its_own_and_it_is_saved(tmp_path: Path) -> None:
+def test_each_layer_has_its_own_saved_table(tmp_path: Path) -> None:
     model = tiny.seq2seq(position="distance")
     names = [name for name in model.state_dict() if "distances" in name]
     assert len(names) == 4
@@ -122,6 +122,6 @@ def test_each_layer_has_its_own_and_it_is_saved(tmp_path: Path) -> None:
         ({"relative_buckets": 8}, "relative_buckets: has no effect with position: distance"),
     ],
 )
-def test_what_does_not_go_with_it(changes: dict[str, Any], said: str) -> None:
+def test_unsupported_options_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         tiny.seq2seq(**{"position": "distance"} | changes)

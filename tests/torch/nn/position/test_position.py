@@ -1,4 +1,4 @@
-"""Positions against their equations."""
+"""Positions equal their equations."""
 
 import copy
 import gc
@@ -35,7 +35,7 @@ def test_sinusoidal_equation(length: int, half: int) -> None:
             assert out[p, half + k].item() == pytest.approx(math.cos(angle), abs=1e-12)
 
 
-def test_sinusoidal_has_no_limit_and_counts_each_row_apart() -> None:
+def test_sinusoidal_has_no_limit_and_separate_row_positions() -> None:
     position = SinusoidalPosition(4)
     x = torch.zeros(2, 1, 4, dtype=torch.float64)
     out = position(x, Positions(torch.tensor([[3], [70_000]]), 70_001))
@@ -44,7 +44,7 @@ def test_sinusoidal_has_no_limit_and_counts_each_row_apart() -> None:
 
 
 @given(shift=st.integers(0, 50), seed=st.integers(0, 2**16))
-def test_rotary_scores_depend_on_distance_alone(shift: int, seed: int) -> None:
+def test_rotary_scores_depend_only_on_distance(shift: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(2, 1, 1, 6, 8, dtype=torch.float64, generator=generator)
     rotary = Rotary(8)
@@ -56,7 +56,7 @@ def test_rotary_scores_depend_on_distance_alone(shift: int, seed: int) -> None:
     torch.testing.assert_close(scores(0), scores(shift), rtol=1e-9, atol=1e-9)
 
 
-def test_rotary_turns_pairs_by_the_angle() -> None:
+def test_rotary_rotates_pairs_by_the_angle() -> None:
     x = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64).view(1, 1, 1, 4)
     out = Rotary(4)(x, Positions(torch.tensor([[5]]), 6)).flatten().tolist()
     for k, (a, b) in enumerate([(1.0, 3.0), (2.0, 4.0)]):
@@ -65,7 +65,7 @@ def test_rotary_turns_pairs_by_the_angle() -> None:
         assert out[k + 2] == pytest.approx(a * math.sin(angle) + b * math.cos(angle))
 
 
-def test_learned_positions_end_with_the_table() -> None:
+def test_learned_positions_are_limited_by_the_table() -> None:
     position = LearnedPosition(4, 3)
     x = torch.zeros(1, 4, 3)
     torch.testing.assert_close(position(x, Positions.upto(4, CPU))[0], position.table.weight)
@@ -73,7 +73,7 @@ def test_learned_positions_end_with_the_table() -> None:
         position(torch.zeros(1, 5, 3), Positions.upto(5, CPU))
 
 
-def test_a_table_made_while_decoding_still_trains() -> None:
+def test_a_table_created_in_inference_mode_can_be_trained_with() -> None:
     rotary = Rotary(4)
     with torch.inference_mode():
         rotary(torch.ones(1, 1, 3, 4), Positions.upto(3, CPU))
@@ -82,7 +82,7 @@ def test_a_table_made_while_decoding_still_trains() -> None:
     assert x.grad is not None
 
 
-def test_coordinate_adds_place_and_depth() -> None:
+def test_coordinate_adds_position_and_depth() -> None:
     x = torch.zeros(1, 3, 4, dtype=torch.float64)
     out = CoordinatePosition(4)(x, Positions.upto(3, CPU), 1)[0]
     for p in range(3):
@@ -92,8 +92,8 @@ def test_coordinate_adds_place_and_depth() -> None:
             assert out[p, k + 2].item() == pytest.approx(math.cos(place) + math.cos(depth))
 
 
-def test_sine_tables_are_in_float32_as_exact_as_that_can_be() -> None:
-    """MPS has no float64, and angles in float32 would be off by a thousandth at position 64k."""
+def test_sine_tables_have_full_float32_accuracy() -> None:
+    """MPS has no float64; angles in float32 would be off by 0.001 at position 64k."""
     table, like = SineTable(6), torch.zeros(1, 1, 6)
     index = torch.tensor([[3, 511, 70_001]])
     sin, cos = table.look_up(Positions(index, 70_002), like)
@@ -114,5 +114,5 @@ def test_layers_share_one_table_and_so_do_their_copies() -> None:
     assert Rotary(12).table is not first.table
     del first, second
     gc.collect()
-    # It goes with the last model that needs it.
+    # The table is freed with the last model that uses it.
     assert all(len(known) != 5 for known in SineTable._tables)

@@ -1,4 +1,4 @@
-"""Positions that bias scores, against the plain formulas; no shared code with the fast form."""
+"""Positions that bias scores equal the plain formulas, which share no code with the fast form."""
 
 import math
 
@@ -29,7 +29,7 @@ def build(columns: Columns, *, causal: bool = True, kind: str = "causal") -> Sel
 
 
 def parts(layer: SelfAttention, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Bare queries, keys and values by head, [H or G, T, K] each, from the layer's weights."""
+    """Queries, keys and values by head, [H or G, T, K] each, from the layer's weights."""
     qkv = (x_TD @ layer.qkv.weight.T + layer.qkv.bias).view(len(x_TD), -1, HEAD).transpose(0, 1)
     return qkv[:HEADS], qkv[HEADS : HEADS + GROUPS], qkv[HEADS + GROUPS :]
 
@@ -64,7 +64,7 @@ def four_terms(layer: SelfAttention, columns: Relative, x_TD: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("codes", [2, 6, 10])
-def test_relative_is_the_four_terms_of_transformer_xl(causal: bool, codes: int) -> None:
+def test_relative_equals_the_four_terms_of_transformer_xl(causal: bool, codes: int) -> None:
     columns = Relative(HEADS, head_width=HEAD, codes=codes)
     layer = build(columns, causal=causal, kind="causal" if causal else "full")
     x = torch.randn(7, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -73,7 +73,7 @@ def test_relative_is_the_four_terms_of_transformer_xl(causal: bool, codes: int) 
     assert_same_with_gradient(fast, slow, (x, *layer.parameters()))
 
 
-def test_alibi_is_a_slope_per_head() -> None:
+def test_alibi_equals_one_slope_per_head() -> None:
     layer = build(Alibi(HEADS, head_width=HEAD))
     x = torch.randn(7, WIDTH, dtype=torch.float64, requires_grad=True)
     q, k, _ = parts(layer, x)
@@ -106,7 +106,7 @@ def test_alibi_keeps_its_slope_far_into_a_text(
 
 
 @pytest.mark.parametrize("make", [Alibi, Relative])
-def test_scores_depend_on_distance_alone(make: type[Columns]) -> None:
+def test_scores_depend_only_on_distance(make: type[Columns]) -> None:
     options = {"codes": 6} if make is Relative else {}
     columns = make(HEADS, head_width=HEAD, **options)
     layer = build(columns)

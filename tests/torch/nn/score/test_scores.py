@@ -1,4 +1,4 @@
-"""Scores and normalisers under every kind that takes them: the equation, decoding, and memory."""
+"""Scores and normalisers in every kind that supports them: equation, decoding and memory."""
 
 import copy
 import subprocess
@@ -41,7 +41,7 @@ SCORED = [
 
 @pytest.fixture
 def small_tiles(monkeypatch) -> None:
-    """Cut even short texts into several tiles."""
+    """Use several tiles for short texts."""
     monkeypatch.setattr(blocks, "BLOCK_NUMBERS", 1)
     monkeypatch.setattr(blocks, "LEAST", 4)
     monkeypatch.setattr(blocks, "MOST", 8)
@@ -82,7 +82,7 @@ def loop_score(attention: AttentionBase, q: Tensor, k: Tensor, head: int, i: int
 
 
 def loops(attention: AttentionBase, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """y_i = sum_{j in S_i} w_ij v_j, one pair after another."""
+    """y_i = sum_{j in S_i} w_ij v_j, pair by pair."""
     out = torch.zeros_like(q)
     share = q.shape[1] // k.shape[1]
     for row in range(q.shape[0]):
@@ -159,7 +159,7 @@ def test_a_row_in_a_batch_equals_the_row_alone(score: str, normaliser: str) -> N
     for row, n in enumerate(lengths):
         alone = attention(*(x[row : row + 1, :, :n] for x in (q, k, v)))
         close(together[row : row + 1, :, :n], alone)
-        assert not together[row, :, n:].any()  # of padding that sees little, tanh_exp may overflow
+        assert not together[row, :, n:].any()  # for padding with few keys, tanh_exp may overflow
 
 
 @settings(max_examples=15)
@@ -172,7 +172,7 @@ def test_a_row_in_a_batch_equals_the_row_alone(score: str, normaliser: str) -> N
 def test_ragged_extends_and_rollbacks_equal_the_whole_pass(
     data: st.DataObject, kind: str, scored: tuple[str, str], prompt: int
 ) -> None:
-    """From nothing, or behind a prompt longer than a ring and than the table of `fast`."""
+    """From an empty cache, or after a prompt longer than the ring and the table of `fast`."""
     total, rows = prompt + 24, 3
     shape = HeadShape(4, 2, WIDTH)
     attention = build(kind, *scored, shape=shape)
@@ -193,7 +193,7 @@ def test_ragged_extends_and_rollbacks_equal_the_whole_pass(
         least = 1 if first else 0
         kept = [data.draw(st.integers(least, block)) for _ in range(rows)]
         kept[0] = max(kept[0], 1)
-        counts = kept if first else [block] * rows  # a prompt is ragged, a block is rolled back
+        counts = kept if first else [block] * rows  # prompts are ragged, blocks are rolled back
         with torch.no_grad():
             step = Step(lengths, block, counts, CPU)
             out = attention.extend(take(q), take(k), take(v), cache, step)
@@ -210,7 +210,7 @@ def test_fast_starts_as_the_scaled_dot_product() -> None:
     close(fast(q, k, v), plain(q, k, v))
 
 
-def test_slow_has_a_gradient_where_nothing_is_awake() -> None:
+def test_slow_has_a_gradient_where_all_units_are_inactive() -> None:
     attention = build("causal", "slow", "softmax")
     score = attention.scored.score
     with torch.no_grad():
@@ -235,7 +235,7 @@ def test_half_precision_stays_close(score: str, normaliser: str) -> None:
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("normaliser", ["softmax", "tanh_exp"])
 def test_dropout_is_the_same_in_both_directions(normaliser: str) -> None:
-    """Linear in the values: so the gradient times the values gives the output back."""
+    """The output is linear in the values, so the gradient times the values equals the output."""
     attention = build("causal", "additive", normaliser)
     attention.dropout = 0.5
     attention.train()
@@ -259,7 +259,7 @@ def test_dropout_is_the_same_in_both_directions(normaliser: str) -> None:
 
 
 def test_columns_of_a_bias_are_added_to_any_score() -> None:
-    """Further columns come scaled for scaled dot; what counts is a_i . b_j."""
+    """Extra columns are scaled for scaled dot; a_i . b_j is added."""
     plain, (a, b, _) = heads(1, 3, 12, WIDTH), heads(1, 3, 12, 2, seed=1)
     whole = WIDTH + 2
     q = torch.cat([plain[0] * (whole / WIDTH) ** 0.5, a * whole**0.5], dim=-1)
@@ -305,8 +305,8 @@ SMALL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("kind", sorted(SMALL))
-def test_what_is_out_of_reach_is_not_seen(kind: str) -> None:
-    """The bound from the size of the ring includes the whole pattern."""
+def test_keys_out_of_reach_are_masked(kind: str) -> None:
+    """A bound from the ring's size includes the whole pattern."""
     q, k, v = (x.detach() for x in heads(1, 1, 150, WIDTH))
     shape = HeadShape(1, 1, WIDTH)
     attention = build(kind, "scaled_dot", "tanh_exp", shape=shape, **SMALL[kind])
@@ -326,7 +326,7 @@ def test_a_window_computes_only_its_tiles(monkeypatch) -> None:
 
 
 class Sizes(TorchDispatchMode):
-    """Records the size of the largest tensor that is created."""
+    """Records the size of the largest tensor created."""
 
     largest = 0
 
@@ -342,7 +342,7 @@ class Sizes(TorchDispatchMode):
     ("kind", "score", "normaliser"),
     [("causal", "additive", "softmax"), ("full", "slow", "tanh_exp")],
 )
-def test_nothing_of_the_size_of_all_pairs_exists(
+def test_no_tensor_has_the_size_of_all_pairs(
     monkeypatch, kind: str, score: str, normaliser: str
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_NUMBERS", 1 << 15)
@@ -370,7 +370,7 @@ print(-run(64) + run(8192))
 """
 
 
-def test_memory_does_not_grow_with_all_pairs() -> None:
+def test_memory_is_not_quadratic() -> None:
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
     unit = 1 if sys.platform == "darwin" else 1024
     pairs = 8192 * 8192 * 4
@@ -389,7 +389,7 @@ def test_dot_does_not_divide() -> None:
     positions = Positions.upto(5, CPU)
     q, k, v = attention.project(torch.randn(1, 5, 8, dtype=torch.float64), positions)
     seen = torch.ones(5, 5, dtype=torch.bool).tril()
-    raw = q / 2  # the root of the width of a head
+    raw = q / 2  # sqrt(head_width)
     weights = (raw @ k.mT).masked_fill(~seen, -torch.inf).softmax(-1)
     close(attention.attention(q, k, v), weights @ v)
     plain = SelfAttention(
@@ -414,7 +414,7 @@ NEEDED = {"mixed": {"parts": [{"heads": 1, "kind": "causal"}, {"kind": "sliding"
 
 
 @pytest.mark.parametrize("kind", attention_kinds())
-def test_every_kind_takes_scores_or_says_that_it_does_not(kind: str) -> None:
+def test_every_kind_supports_scores_or_refuses_them(kind: str) -> None:
     variant = load_attention(kind).Attention
     causal = variant.causal_ok
     for option, value in (("score", "additive"), ("normaliser", "tanh_exp")):
@@ -428,8 +428,8 @@ def test_every_kind_takes_scores_or_says_that_it_does_not(kind: str) -> None:
                 build_attention(spec, causal=causal, shape=HeadShape(2, 2, 4))
 
 
-def test_mixed_heads_may_score_differently() -> None:
-    """Each part computes the same as alone, also while decoding."""
+def test_mixed_heads_may_have_different_scores() -> None:
+    """Each part computes the same as alone, also in decoding."""
     parts = [{"heads": 1, "kind": "causal", "score": "slow"}, {"kind": "sliding", "window": 3}]
     torch.manual_seed(0)
     shape = HeadShape(3, 3, WIDTH)
@@ -464,7 +464,7 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
         build_attention({"kind": "causal", **options}, causal=True, shape=HeadShape(1, 1, 4))
 
 
-def test_the_names_are_those_of_the_docs() -> None:
+def test_the_names_equal_those_in_the_docs() -> None:
     assert score_names() == ["additive", "dot", "fast", "scaled_dot", "slow"]
 
 

@@ -31,7 +31,7 @@ def build(depth: str = "shared", **parts: Any) -> Seq2Seq:
 
 
 def unrolled(shared: Seq2Seq, **parts: Any) -> Seq2Seq:
-    """The same model with a copy of the layer for every step."""
+    """The same model with a separate copy of the layer for every step."""
     model = build("stacked", **parts)
     weights = dict(shared.state_dict())
     for name in model.state_dict():
@@ -89,7 +89,7 @@ def test_blocks_and_rollbacks_equal_the_whole_pass(parts: dict[str, Any]) -> Non
 
 @pytest.mark.usefixtures("on_device")
 @torch.no_grad()
-def test_a_language_model_goes_on_where_it_stopped() -> None:
+def test_a_language_model_continues_from_its_state() -> None:
     model: LanguageModel = tiny.language_model(
         dtype=torch.float64, depth="shared", layers=4, position="coordinate"
     )
@@ -128,6 +128,6 @@ def test_the_source_is_projected_once_and_the_layer_stored_once() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_share_a_layer_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_options_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tiny.language_model(**{"depth": "shared"} | changes)

@@ -1,4 +1,4 @@
-"""Segment memory against one long pass, and document boundaries."""
+"""Segment memory equals one long pass; document boundaries."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ BOS = 3
 def build(*, places: int = MEMORY, **changes: object) -> LanguageModel:
     options = {"position": "relative", "memory": places, "max_positions": SEGMENT, "layers": 3}
     model = tiny.language_model(dtype=torch.float64, **options | changes)
-    for parameter in model.parameters():  # zero biases would hide what is left out
+    for parameter in model.parameters():  # zero biases would hide errors
         torch.nn.init.normal_(parameter, std=0.3)
     return model
 
@@ -83,7 +83,7 @@ def test_segments_equal_the_kind_local() -> None:
 
 
 @pytest.mark.usefixtures("on_device")
-def test_no_gradient_flows_into_a_memory() -> None:
+def test_a_memory_gets_no_gradient() -> None:
     model, tokens = build(), text(1, 2 * SEGMENT)
     first = model(input_ids=tokens[:, :SEGMENT], memory=model.new_memory(1))
     assert not first.memory.states_NBMD.requires_grad
@@ -92,12 +92,12 @@ def test_no_gradient_flows_into_a_memory() -> None:
     again.logits.sum().backward()  # would fail if it reached the first graph
 
 
-def test_a_document_forgets_the_one_before_in_its_row_alone() -> None:
-    """Row 0 begins a document in the middle of its second segment, row 1 reads on."""
+def test_a_new_document_clears_the_memory_of_its_row_only() -> None:
+    """Row 0 starts a document within its second segment; row 1 continues its document."""
     model, tokens = build(places=5), text(2, 14)
     tokens[0, 6] = BOS
     together = read(model, tokens)
-    # Shifted by whole tokens: what came before must not matter, where segments are cut does.
+    # Other tokens before the document have no effect; their number has, as it sets the cuts.
     other = tokens.clone()
     other[0, :6] = text(1, 6)
     torch.testing.assert_close(read(model, other)[0, 6:], together[0, 6:], rtol=1e-10, atol=1e-10)
@@ -105,7 +105,7 @@ def test_a_document_forgets_the_one_before_in_its_row_alone() -> None:
     assert (read(model, other)[0, :6] - together[0, :6]).abs().max() > 1e-3
 
 
-def test_a_row_that_begins_anew_equals_a_new_row() -> None:
+def test_a_reset_row_equals_a_new_row() -> None:
     model, tokens = build(), text(1, 8)
     tokens[0, 0] = BOS
     fresh = read(model, tokens)
@@ -113,15 +113,15 @@ def test_a_row_that_begins_anew_equals_a_new_row() -> None:
     torch.testing.assert_close(read(model, tokens, used), fresh, rtol=1e-10, atol=1e-10)
 
 
-def test_labels_name_what_follows_a_segment() -> None:
+def test_labels_follow_the_segment() -> None:
     model, tokens = build(), text(2, SEGMENT + 1)
     out = model(input_ids=tokens[:, :-1], labels=tokens, memory=model.new_memory(2))
     wanted = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), tokens[:, 1:].flatten())
     torch.testing.assert_close(out.loss, wanted)
 
 
-def test_decoding_sees_the_last_memory_and_segment() -> None:
-    """A ring of memory + segment tokens; steps equal the whole pass under that window."""
+def test_decoding_uses_the_last_memory_and_segment() -> None:
+    """A ring of memory + segment tokens; steps equal the whole pass with that window."""
     model, tokens = build(), text(2, 90)
     window = MEMORY + SEGMENT
     with torch.no_grad():
@@ -129,7 +129,7 @@ def test_decoding_sees_the_last_memory_and_segment() -> None:
         state = model.open(2, capacity=90)
         steps = [model.extend(tokens[:, t : t + 1], state) for t in range(90)]
         torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-9, atol=1e-9)
-        # A layer reaches one window back, so three reach 3 (window - 1): nothing before matters.
+        # Three layers reach 3 (window - 1) tokens back; earlier ones have no effect.
         tail = model(input_ids=tokens[:, -3 * (window - 1) - 1 :]).logits
     torch.testing.assert_close(tail[:, -1], whole[:, -1], rtol=1e-9, atol=1e-9)
     assert model.open(1, capacity=10_000).nbytes == model.open(1, capacity=1_000).nbytes
@@ -143,11 +143,11 @@ def test_decoding_sees_the_last_memory_and_segment() -> None:
         ({"memory": -1}, "memory: got -1, expected 0 to"),
     ],
 )
-def test_what_a_memory_cannot_do_is_refused(changes: dict[str, object], message: str) -> None:
+def test_unsupported_options_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tiny.language_model(**{"memory": 4, "position": "relative"} | changes)
 
 
-def test_a_model_without_memory_says_so() -> None:
+def test_a_model_without_memory_raises_an_error() -> None:
     with pytest.raises(InputError, match=r"train one with model\.memory"):
         tiny.language_model().new_memory(1)

@@ -1,4 +1,4 @@
-"""Packing against loops over rows."""
+"""Packing equals loops over rows."""
 
 import torch
 from hypothesis import given, settings
@@ -46,7 +46,7 @@ def test_gathers_the_active_tokens_in_order_and_puts_them_back(active, shrink) -
 
 @settings(max_examples=60)
 @given(active=masks, data=st.data())
-def test_a_pack_of_packed_rows_says_where_tokens_stood(active, data) -> None:
+def test_a_nested_pack_returns_the_original_positions(active, data) -> None:
     outer = Pack.of(active)
     if not outer.tokens:
         return
@@ -64,7 +64,7 @@ def test_a_pack_of_packed_rows_says_where_tokens_stood(active, data) -> None:
         assert found == wanted
 
 
-def test_gradients_reach_what_was_packed_and_what_was_not() -> None:
+def test_gradients_reach_packed_and_other_tokens() -> None:
     active = torch.tensor([[True, False, True, True], [False, True, False, False]])
     pack = Pack.of(active)
     x = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Reversible layers: their equation under plain autograd, what they keep, and how they decode."""
+"""Reversible layers: equation under plain autograd, saved tensors, and decoding."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def equation(
     sources: Sequence[Source | None] | None = None,
     seen: list[Tensor] | None = None,
 ) -> Tensor:
-    """Two streams, each part reads one and adds to the other; plain autograd keeps everything."""
+    """Two streams; each part reads one and adds to the other; plain autograd saves everything."""
     rate, training = stack.blocks[0].attention_residual.dropout, stack.training
     one, other = x, x
     for layer, block in enumerate(stack.blocks):
@@ -67,7 +67,7 @@ def seq2seq(**changes: Any) -> Seq2Seq:
 
 
 def shaken(model: Any) -> Any:
-    for name, parameter in model.named_parameters():  # zero biases would hide what is left out
+    for name, parameter in model.named_parameters():  # zero biases would hide errors
         if "span" not in name:
             torch.nn.init.normal_(parameter, std=0.3)
     return model.train()
@@ -137,14 +137,14 @@ def test_encoder_and_decoder_have_the_gradients_of_plain_autograd(
     )
 
 
-def test_what_each_layer_gave_has_gradients_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_outputs_have_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens = language_model(position="coordinate"), torch.randint(4, 20, (2, 7))
 
     def run() -> Tensor:
         seen: list[Tensor] = []
         hidden = model.hidden(tokens, seen)
         assert len(seen) == 3
-        parts = [*seen[:2], hidden]  # the mean of the last layer stands in `hidden` already
+        parts = [*seen[:2], hidden]  # `hidden` is already the mean of the last layer
         weights = [torch.linspace(-n, 1, hidden.numel()).view_as(hidden) for n in (1, 2, 3)]
         return torch.stack([(w * x).sum() for w, x in zip(weights, parts, strict=True)]).sum()
 
@@ -175,7 +175,7 @@ def test_frozen_weights_get_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None
     assert model.decoder.blocks[1].feedforward.up.weight.grad is not None
 
 
-def test_the_penalty_of_spans_is_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_penalty_of_spans_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = {"kind": "adaptive_span", **tiny.SMALL["adaptive_span"], "penalty": 0.5}
     model, tokens = language_model(attention=spec), torch.randint(4, tiny.VOCABULARY, (2, 9))
     for name, parameter in model.named_parameters():
@@ -219,13 +219,13 @@ def forward_loss(model: LanguageModel, tokens: Tensor, forward: Callable[..., Te
 
 
 class Kept:
-    """A tensor that autograd holds on to."""
+    """A tensor that autograd saves."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
 
 
-def test_training_keeps_the_same_whatever_the_depth() -> None:
+def test_saved_tensors_do_not_grow_with_depth() -> None:
     def kept(layers: int) -> int:
         model, tokens = language_model(layers=layers), torch.full((2, 50), 5)
         weights = {one.data_ptr() for one in model.parameters()}
@@ -280,7 +280,7 @@ def test_cached_decoding_equals_the_whole_pass(changes: dict[str, Any]) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_a_compiler_sees_plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_gets_plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens = language_model(), torch.randint(4, tiny.VOCABULARY, (2, 7))
     expected = train(lambda: model(input_ids=tokens, labels=tokens).loss, model)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
@@ -289,7 +289,7 @@ def test_a_compiler_sees_plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_peak_memory_is_flat_in_depth_and_lower_in_chunks(tmp_path: Path) -> None:
+def test_peak_memory_is_constant_in_depth_and_lower_in_chunks(tmp_path: Path) -> None:
     """Measured by the committed script, every point in a separate process."""
     file = tmp_path / "reversible.json"
     script = ROOT / "lab/studies" / "reversible.py"
