@@ -1,4 +1,4 @@
-"""The torch backend: lists of ids in, float32 logits out."""
+"""The torch backend: lists of ids as input, float32 logits as output."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def test_ragged_sources_equal_each_alone() -> None:
         torch.testing.assert_close(together[row : row + 1], alone)
 
 
-def test_logits_are_float32_whatever_the_weights_are() -> None:
+def test_logits_are_float32_for_all_weight_types() -> None:
     backend = torch_calls(tiny.language_model(dtype=torch.bfloat16))
     state = backend.encode([[], []], capacity=4)
     logits = backend.extend(torch.tensor([[3, 5], [3, 0]]), state, count_B=torch.tensor([2, 1]))
@@ -38,7 +38,7 @@ def test_start_tokens() -> None:
 
 
 def test_a_token_outside_the_vocabulary_is_named() -> None:
-    """A config is checked when it is read; this one was changed later."""
+    """Reading a config checks it; this one is changed afterwards."""
     model = tiny.seq2seq()
     model.config.eos_token_id = 99
     with pytest.raises(ModelError, match=r"eos_token_id in config\.json is 99, not a token"):

@@ -1,4 +1,4 @@
-"""An exported folder is a Marian model for transformers, and the same model for Outrider."""
+"""An exported folder is a Marian model for transformers and equals the original in Outrider."""
 
 from pathlib import Path
 
@@ -28,8 +28,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "ours"
 
 
-@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")  # of MarianTokenizer
-def test_transformers_reads_it_and_agrees(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")  # from MarianTokenizer
+def test_transformers_reads_it_and_writes_the_same(folder: Path, tmp_path: Path) -> None:
     target = export_marian(folder, tmp_path / "new" / "marian")
     theirs = MarianMTModel.from_pretrained(target).eval()
     words = MarianTokenizer.from_pretrained(target)
@@ -39,7 +39,7 @@ def test_transformers_reads_it_and_agrees(folder: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         written = theirs.generate(**batch, max_new_tokens=8, num_beams=1, do_sample=False)
     text = words.decode(written[0], skip_special_tokens=True)
-    text = text.replace("\ufffd", "")  # incomplete characters, which we leave out
+    text = text.replace("\ufffd", "")  # incomplete characters, which Outrider omits
     assert ours.translate("the dog sees the bird", max_new_tokens=8) == text
     assert load(target).translate("the dog sees the bird", max_new_tokens=8) == text
 
@@ -54,7 +54,7 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "--to: got 'onnx', expected marian" in said[1]
 
 
-def test_nothing_is_left_behind_where_marian_has_no_such_part(folder: Path, tmp_path: Path) -> None:
+def test_a_refused_export_leaves_no_files(folder: Path, tmp_path: Path) -> None:
     tiny.seq2seq(vocab_size=400).save_pretrained(folder)
     with pytest.raises(ModelError, match="norm is 'pre'; a Marian model has 'post'"):
         export_marian(folder, tmp_path / "out")
@@ -67,7 +67,7 @@ def test_language_models_are_refused(folder: Path, tmp_path: Path) -> None:
         export_marian(folder, tmp_path / "out")
 
 
-def test_a_smaller_copy_still_has_all_its_ways(tmp_path: Path) -> None:
+def test_a_smaller_copy_has_all_decoding_modes(tmp_path: Path) -> None:
     source = drafted.save_translator(tmp_path / "whole", ctc=True)
     (source / "README.md").write_text("# card\n", encoding="utf-8")
     (source / "model-notes.bin").write_bytes(b"no")
@@ -90,7 +90,7 @@ def test_a_smaller_copy_still_has_all_its_ways(tmp_path: Path) -> None:
     assert exact.translate(text) == original.translate(text)
 
 
-def test_a_copy_in_int8_computes_what_the_core_makes_of_the_model(tmp_path: Path) -> None:
+def test_a_copy_in_int8_is_rounded_as_in_the_native_core(tmp_path: Path) -> None:
     source = drafted.save_translator(tmp_path / "whole", ctc=True)
     copy, again = tmp_path / "int8", tmp_path / "again"
     command = ["export", str(source), str(copy), "--to", "outrider", "--dtype", "int8"]
@@ -118,7 +118,7 @@ def test_a_copy_in_int8_computes_what_the_core_makes_of_the_model(tmp_path: Path
     )
 
 
-def test_tables_of_words_may_be_smaller_still(folder: Path, tmp_path: Path) -> None:
+def test_embeddings_may_be_int4(folder: Path, tmp_path: Path) -> None:
     words = load(folder).tokenizer.vocab_size
     tiny.marian_like(vocab_size=words, hidden_size=32).save_pretrained(folder)
     copy = export_copy(folder, tmp_path / "int4", dtype="int8", int4=["embeddings"])
@@ -139,7 +139,7 @@ def test_tables_of_words_may_be_smaller_still(folder: Path, tmp_path: Path) -> N
         export_copy(narrow, tmp_path / "new", dtype="int8", int4=["embeddings"])
 
 
-def test_copies_refuse_what_they_cannot_do(
+def test_invalid_options_of_copies_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = drafted.save_translator(tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""A plan's counts equal those of the real model."""
+"""A plan's counts equal those of the model."""
 
 from functools import partial
 from pathlib import Path
@@ -68,11 +68,11 @@ def _held(model: torch.nn.Module) -> int:
     return sum(held) + sum(one.nbytes for one in model.buffers())
 
 
-def test_parts_are_told_apart() -> None:
+def test_parts_are_counted_separately() -> None:
     config = small(type="seq2seq", decoder_attention={"kind": "sliding", "window": 4})
     model = find_subject(config, PlanOptions(vocab_size=VOCABULARY)).build()
     found = count_weights(model).parameters
-    attention = 4 * 16 * 16 + 4 * 16  # four products and their biases
+    attention = 4 * 16 * 16 + 4 * 16  # four weight matrices and their biases
     assert found["encoder.attention.full"] == found["decoder.attention.sliding"] == 2 * attention
     assert found["decoder.cross"] == 2 * attention
     assert found["encoder.feedforward"] == 2 * (2 * 16 * 32 + 32 + 16)
@@ -103,8 +103,8 @@ def test_gradients_and_optimiser_are_those_of_adamw() -> None:
     ],
     ids=["seq2seq", "language model"],
 )
-def test_activations_are_what_autograd_saves(model: dict[str, Any]) -> None:
-    """At a batch that is larger than those the plan has seen; there are no tables to remember."""
+def test_activations_equal_the_tensors_that_autograd_saves(model: dict[str, Any]) -> None:
+    """The batch is larger than those in the plan; the model has no cached tables."""
     config, rows = small(**model, position="learned", dropout=0.1), 11
     shape = Shape(24, VOCABULARY, source=model["type"] == "seq2seq")
     built, probe = probed(config, shape)
@@ -128,33 +128,33 @@ def test_constant_memory_of_an_attention_does_not_scale_with_rows() -> None:
     shape = Shape(24, VOCABULARY, source=False)
     _, probe = probed(small(**keys), shape)
     sliding = probe.activations["decoder.attention.sliding"]
-    assert sliding.fixed >= 2 * 24 * 24  # a mask a layer
+    assert sliding.fixed >= 2 * 24 * 24  # one mask per layer
     _, causal = probed(small(type="language_model"), shape)
     assert sliding.per_row == causal.activations["decoder.attention.causal"].per_row
     assert all(line.per_row > 0 for line in probe.peaks)
 
 
-def test_reversible_layers_and_chunks_keep_less() -> None:
-    """A checkpoint keeps its input, which no hook of autograd sees."""
+def test_reversible_layers_and_chunks_save_less() -> None:
+    """A checkpoint saves its input, which hooks of autograd do not see."""
     shape = Shape(24, VOCABULARY, source=False)
     plain, chunks, reversible = (
         probed(small(type="language_model", **keys), shape)[1]
         for keys in ({}, {"feedforward_chunks": 2}, {"residual": "reversible"})
     )
-    wide = 2 * 24 * 32 * 4  # what two layers' feed-forwards keep of a row: their inner states
+    wide = 2 * 24 * 32 * 4  # inner states of two feed-forwards per row
     assert plain.kept(8) - chunks.kept(8) >= 8 * wide
     assert "decoder.feedforward" not in reversible.activations
     assert reversible.kept(8) < plain.kept(8) / 3
-    assert reversible.peak(8) > 2 * reversible.kept(8)  # one part at a time is computed again
+    assert reversible.peak(8) > 2 * reversible.kept(8)  # one part is recomputed at a time
     assert reversible.training_flops > plain.training_flops * 1.2
 
 
-def test_flops_of_a_language_model_are_those_of_its_products() -> None:
+def test_flops_of_a_language_model_equal_those_of_its_products() -> None:
     length, width, inner, layers = 24, 16, 32, 2
     shape = Shape(length, VOCABULARY, source=False)
     _, probe = probed(small(type="language_model"), shape)
     products = layers * (4 * width * width + 2 * width * inner) + width * VOCABULARY
-    attention = layers * 2 * length * width  # scores and sums, all pairs of tokens
+    attention = layers * 2 * length * width  # scores and weighted sums over all pairs
     assert probe.forward_flops == 2 * length * (products + attention)
     backward = probe.training_flops - probe.forward_flops
     assert 2 * probe.forward_flops <= backward <= 2.5 * probe.forward_flops
@@ -165,7 +165,7 @@ def test_decoding_state_is_caches_and_source() -> None:
     model = find_subject(config, PlanOptions(vocab_size=VOCABULARY)).build().eval()
     assert isinstance(model, Seq2Seq)
     found = state_bytes(model, Shape(10, VOCABULARY, source=True))
-    assert found == 2 * 2 * (10 + 10) * 16 * 4  # layers, k and v, two sides
+    assert found == 2 * 2 * (10 + 10) * 16 * 4  # layers, k and v, encoder and decoder
     text = find_subject(
         small(type="language_model", attention={"kind": "sliding", "window": 3}),
         PlanOptions(vocab_size=VOCABULARY),
@@ -175,21 +175,21 @@ def test_decoding_state_is_caches_and_source() -> None:
     assert state_bytes(text.eval(), long) == state_bytes(text, short)
 
 
-def test_peak_of_a_step_and_what_makes_it_fit() -> None:
+def test_peak_of_a_step_and_the_batch_that_fits() -> None:
     weights = Weights({"all": 100}, 0, 400, 400, 800, 200, 150)
     probe = Probe({}, (Affine(0, 10), Affine(100, 8)), 1.0, 3.0)
     at = partial(training_peak, weights, probe)
-    assert at(100, accumulate=1, ddp=False) == 400 + 800 + 1000 + 200  # the forward is larger
-    assert at(10, accumulate=1, ddp=False) == 400 + 800 + 400  # gradients are, after 180 + 200
+    assert at(100, accumulate=1, ddp=False) == 400 + 800 + 1000 + 200  # the forward pass is larger
+    assert at(10, accumulate=1, ddp=False) == 400 + 800 + 400  # the gradients, 180 + 200 before
     assert at(100, accumulate=2, ddp=False) == 400 + 800 + 400 + 1000
     assert at(100, accumulate=1, ddp=True) == at(100, accumulate=1, ddp=False) + 400
     least = partial(least_accumulate, weights, probe, lambda cut: max(1, 100 // cut), ddp=False)
     assert [least(2400), least(2200), least(1900), least(1000)] == [1, 2, 4, None]
     assert at(100, accumulate=1, ddp=True, shares=4) == 1600 / 4 + 150 + 1000
-    assert least(1500, shares=4) == 2  # halves of the batch fit
+    assert least(1500, shares=4) == 2  # half batches fit
 
 
-def test_what_shares_gather_is_counted() -> None:
+def test_gathered_shards_are_counted() -> None:
     model = find_subject(small(type="seq2seq"), PlanOptions(vocab_size=VOCABULARY)).build()
     assert isinstance(model, Seq2Seq)
     layers = [*model.encoder.blocks, *model.decoder.blocks]
@@ -197,7 +197,7 @@ def test_what_shares_gather_is_counted() -> None:
     outside = sum(one.nbytes for one in model.parameters() if one not in inside)
     layer = model.decoder.blocks[0]
     assert layer.cross is not None
-    apart = {*layer.cross.parameters()}  # which are gathered for themselves
+    apart = {*layer.cross.parameters()}  # which are gathered separately
     largest = sum(one.nbytes for one in layer.parameters() if one not in apart)
     assert count_weights(model).gathered_bytes == outside + 3 * largest
     recurrent = small(type="language_model", depth="shared", position="coordinate")

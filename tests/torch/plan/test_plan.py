@@ -104,7 +104,7 @@ def test_table_names_the_source_of_each_figure(
     assert "assumed without data" in out
     assert "of data.tokenizer; fewer for a small corpus" in out
     assert "AdamW" in out
-    assert "device_hours" not in out  # no machine was described
+    assert "device_hours" not in out  # without a description of the machine
     assert out.count("counted") > 10
 
 
@@ -155,7 +155,7 @@ def test_plan_that_does_not_fit_names_an_accumulation(config: Path) -> None:
 
 
 def test_rows_are_those_of_the_batch_plan(config: Path) -> None:
-    """Rows come in eights where there are as many, so an update may be smaller than its budget."""
+    """Rows are multiples of eight where possible, so an update may be smaller than its budget."""
     run_config = load_config(RunConfig, config, ["train.batch_tokens=600"])
     subject = find_subject(run_config, PlanOptions())
     assert [subject.rows(1), subject.rows(2), subject.rows(1, 4), subject.rows(99)] == [16, 8, 4, 1]
@@ -164,7 +164,7 @@ def test_rows_are_those_of_the_batch_plan(config: Path) -> None:
     assert value(figures, "training.steps") == 10
 
 
-def test_lengths_and_vocabulary_of_prepared_data_are_taken(config: Path, tmp_path: Path) -> None:
+def test_lengths_and_vocabulary_of_prepared_data_are_used(config: Path, tmp_path: Path) -> None:
     folder = tmp_path / "prepared"
     folder.mkdir()
     shard = Shard(
@@ -179,7 +179,7 @@ def test_lengths_and_vocabulary_of_prepared_data_are_taken(config: Path, tmp_pat
         splits={"train": Split(shards=(shard,), rows_read=10, dropped={})},
     ).write(folder)
     shape = find_subject(load_config(RunConfig, config), PlanOptions()).shape
-    assert (shape.length, shape.vocab_size) == (16, 77)  # 12.1 and the end, padded
+    assert (shape.length, shape.vocab_size) == (16, 77)  # 12.1 and the end token, rounded up
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_lengths_and_vocabulary_of_prepared_data_are_taken(config: Path, tmp_pat
         (["--price", "5"], "--price: needs a machine: add --measure"),
     ],
 )
-def test_a_wrong_option_names_itself_and_the_fix(
+def test_errors_name_the_option_and_the_fix(
     config: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["plan", str(config), *options]) == 2
@@ -229,7 +229,7 @@ def test_missing_information_is_requested(
         find_subject(load_config(RunConfig, config, overrides), PlanOptions(**options))
 
 
-def test_side_decoders_and_taught_models(config: Path, tmp_path: Path) -> None:
+def test_side_decoders_and_teachers(config: Path, tmp_path: Path) -> None:
     target = find_subject(load_config(RunConfig, config), PlanOptions()).build()
     target.save_pretrained(tmp_path / "target")
     ride = [f"model={{type: drafter, target: {tmp_path / 'target'}}}"]
@@ -257,5 +257,5 @@ def test_side_decoders_and_taught_models(config: Path, tmp_path: Path) -> None:
         ("yes", "", "yes"),
     ],
 )
-def test_values_are_written_for_people(number: float | str, unit: str, shown: str) -> None:
+def test_values_are_formatted_for_readers(number: float | str, unit: str, shown: str) -> None:
     assert show(Figure("any", number, unit, "computed")) == shown

@@ -24,8 +24,8 @@ print(kept - before, kept - process.memory_info().rss)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
-def test_freed_memory_is_kept_until_it_is_returned() -> None:
-    # In a process of its own: what other tests left on the heap would hide the effect.
+def test_freed_memory_is_kept_until_returned() -> None:
+    # In a separate process: the heap of other tests would hide the effect.
     command = [sys.executable, "-c", MEASURE]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     kept, returned = map(int, printed.split())
@@ -33,7 +33,7 @@ def test_freed_memory_is_kept_until_it_is_returned() -> None:
     assert returned > 2**25
 
 
-def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_are_unaffected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert not keep_memory()
     return_memory()

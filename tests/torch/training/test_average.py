@@ -24,7 +24,7 @@ def test_equals_the_mean_of_every_tensor(tmp_path: Path) -> None:
     torch.testing.assert_close(average["w"], weights.double().mean(0).float(), rtol=0, atol=0)
 
 
-def test_one_checkpoint_is_itself(tmp_path: Path) -> None:
+def test_one_checkpoint_is_unchanged(tmp_path: Path) -> None:
     weight = torch.randn(4)
     average = average_weights([checkpoint(tmp_path / "a", w=weight)])
     assert torch.equal(average["w"], weight)
@@ -35,7 +35,7 @@ def test_integers_are_not_averaged(tmp_path: Path) -> None:
     assert average_weights(folders)["steps"].tolist() == [0]
 
 
-def test_refuses_another_models_weights(tmp_path: Path) -> None:
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     one = checkpoint(tmp_path / "one", w=torch.ones(2))
     other = checkpoint(tmp_path / "other", v=torch.ones(2))
     with pytest.raises(ModelError, match=r"other: has other tensors than .*one"):

@@ -73,7 +73,7 @@ def test_tensors_are_padded_on_the_right(pairs: Prepared) -> None:
     assert keep.shape[1] == -(-longest // LENGTH_STEP) * LENGTH_STEP
 
 
-def test_ranks_share_the_work(pairs: Prepared) -> None:
+def test_ranks_divide_the_batches(pairs: Prepared) -> None:
     ranks = [
         epoch_of(BatchStream(pairs, tokens=200, seed=3, deal=Deal(rank, 3, 3))) for rank in range(3)
     ]
@@ -87,7 +87,7 @@ def test_ranks_share_the_work(pairs: Prepared) -> None:
 def test_an_update_has_the_same_rows_on_any_number_of_processes(
     pairs: Prepared, processes: int
 ) -> None:
-    """Planned for three with two batches an update; others take as many of its six parts."""
+    """Planned for three processes with two batches each; others take their share of the six."""
     updates, batches, planned = 9, 2, 3
 
     def stream(**options) -> BatchStream:
@@ -131,7 +131,7 @@ def test_resuming_gives_the_same_tensors(pairs: Prepared) -> None:
                 assert torch.equal(tensor, right.tensors[name])
 
 
-def test_long_rows_are_cut_and_still_end(pairs: Prepared) -> None:
+def test_cut_rows_keep_their_end(pairs: Prepared) -> None:
     for batch in epoch_of(BatchStream(pairs, tokens=100, seed=3, max_length=8)):
         assert batch.tensors["input_ids"].shape[1] <= 8
         assert batch.tensors["labels"].shape[1] <= 8
@@ -150,7 +150,7 @@ def test_running_text_keeps_every_character(running_text: Prepared) -> None:
     )
 
 
-def test_rows_of_running_text_begin_with_bos_which_is_no_label(running_text: Prepared) -> None:
+def test_rows_of_running_text_start_with_bos_which_is_not_a_label(running_text: Prepared) -> None:
     bos = running_text.tokenizer.bos_id
     for batch in epoch_of(BatchStream(running_text, tokens=200, seed=3)):
         inputs, labels = batch.tensors["input_ids"], batch.tensors["labels"]
@@ -160,7 +160,7 @@ def test_rows_of_running_text_begin_with_bos_which_is_no_label(running_text: Pre
         assert torch.equal(inputs[:, 1:][keep], labels[:, 1:][keep])
 
 
-def test_every_epoch_cuts_running_text_elsewhere_and_loses_none(running_text: Prepared) -> None:
+def test_epochs_cut_running_text_at_different_places(running_text: Prepared) -> None:
     def epoch(number: int) -> list[list[int]]:
         stream = BatchStream(running_text, tokens=200, seed=3, cursor=Cursor(number))
         labels = [batch.tensors["labels"] for batch in epoch_of(stream)]
@@ -172,7 +172,7 @@ def test_every_epoch_cuts_running_text_elsewhere_and_loses_none(running_text: Pr
     assert epoch(1) == second
 
 
-def test_a_split_that_is_not_there_is_named(configure: Configure) -> None:
+def test_a_missing_split_is_named(configure: Configure) -> None:
     prepared = prepare(configure(), progress=False)
     with pytest.raises(DataError, match=r"has no split 'valid', only train; name data.valid"):
         next(valid_batches(prepared, tokens=100))
@@ -184,7 +184,7 @@ def test_a_damaged_shard_is_named(pairs: Prepared) -> None:
         list(islice(BatchStream(pairs, tokens=100, seed=3), 1000))
 
 
-def test_a_model_may_read_sources_without_their_end(pairs: Prepared) -> None:
+def test_sources_may_omit_the_end(pairs: Prepared) -> None:
     shown = next(valid_batches(pairs, tokens=400))
     hidden = next(valid_batches(pairs, tokens=400, source_end=False))
     assert torch.equal(shown["input_ids"], hidden["input_ids"])
@@ -194,7 +194,7 @@ def test_a_model_may_read_sources_without_their_end(pairs: Prepared) -> None:
 
 
 def test_right_to_left_model_learns_reversed_labels(pairs: Prepared) -> None:
-    """Row for row the reverse, the end last; also where rows are cut, and in training too."""
+    """Every row is reversed with the end last, also for cut rows and in training."""
 
     def rows(**options) -> list[dict[str, torch.Tensor]]:
         train = epoch_of(BatchStream(pairs, tokens=400, seed=3, **options))

@@ -25,7 +25,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def values(place: Path, **changes: Any) -> dict[str, Any]:
-    """Of a run that is right; a dict changes keys inside a section."""
+    """Values of a valid run; a dict changes keys within a section."""
     found: dict[str, Any] = {
         "name": "a",
         "folder": str(place / "run"),
@@ -169,7 +169,7 @@ def test_settings_that_contradict_each_other(
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
-def test_files_that_are_not_there(
+def test_missing_files(
     place: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
 ) -> None:
     monkeypatch.chdir(place)
@@ -180,7 +180,7 @@ def test_files_that_are_not_there(
     assert str(caught.value).startswith(message.format(place=place))
 
 
-def test_a_tokenizer_that_is_not_there(place: Path) -> None:
+def test_a_missing_tokenizer(place: Path) -> None:
     with pytest.raises(OutriderError, match="nowhere: no such folder"):
         checked(place, data={"tokenizer": {"folder": str(place / "nowhere")}})
     with pytest.raises(ConfigError, match=r"data\.source_tokenizer: has no effect"):
@@ -188,7 +188,7 @@ def test_a_tokenizer_that_is_not_there(place: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["drafter", "ctc"])
-def test_a_target_that_is_not_there(place: Path, kind: str) -> None:
+def test_a_missing_target(place: Path, kind: str) -> None:
     with pytest.raises(OutriderError, match=f"{place}/nowhere: no such folder"):
         checked(place, model={"type": kind, "target": str(place / "nowhere")})
 
@@ -226,14 +226,12 @@ def test_commands_check_settings_first(place: Path, capsys: pytest.CaptureFixtur
     assert sorted(p.name for p in place.iterdir() if p.is_dir()) == []
 
 
-def test_configs_of_the_repository_contradict_nothing(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_configs_of_the_repository_pass(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTRIDER_DATA", "corpora")
     files = sorted((repository / "configs").rglob("*.yaml"))
     assert len(files) > 20
     for file in files:
         config = load_config(RunConfig, file)
         check_settings(config)
-        if config.model.start is None:  # else that folder says what is right
+        if config.model.start is None:  # otherwise that folder sets the lengths
             check._check_lengths(kind_of(config))

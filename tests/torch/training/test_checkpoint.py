@@ -1,4 +1,4 @@
-"""Checkpoints are atomic, and the right ones are kept."""
+"""Checkpoints are atomic, and pruning keeps the right ones."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ def steps(found: list[Checkpoint]) -> list[int]:
     return [one.progress.step for one in found]
 
 
-def test_an_uncommitted_checkpoint_does_not_exist(tmp_path: Path) -> None:
+def test_an_uncommitted_checkpoint_is_ignored(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     save(checkpoints, 10)
     (checkpoints.stage(20) / "optimizer.pt").write_bytes(b"half")
@@ -31,7 +31,7 @@ def test_an_uncommitted_checkpoint_does_not_exist(tmp_path: Path) -> None:
     assert [path.name for path in checkpoints.folder.iterdir()] == ["step-00000010"]
 
 
-def test_progress_survives_the_disk(tmp_path: Path) -> None:
+def test_progress_is_saved_and_loaded(tmp_path: Path) -> None:
     progress = Progress(step=7, cursor={"epoch": 1, "batch": 3}, tokens=99, seconds=0.1, best=2.5)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.commit(checkpoints.stage(7), progress)
@@ -70,7 +70,7 @@ def test_unscored_checkpoints_fall_back_to_the_last(tmp_path: Path) -> None:
     assert steps(select(checkpoints.all(), 2, "highest")) == [20]
 
 
-def test_publish_replaces_an_older_folder_whole(tmp_path: Path) -> None:
+def test_publish_replaces_an_older_folder(tmp_path: Path) -> None:
     for content in ("old", "new"):
         staging = tmp_path / "staging"
         staging.mkdir()

@@ -18,7 +18,7 @@ Commit = Callable[[Checkpoints, Path, Progress], Checkpoint]
 
 
 class AtStep(TrainerCallback):
-    """Does something once, when a step begins."""
+    """Calls a function when the given step begins."""
 
     def __init__(self, step: int, act: Callable[[], None]) -> None:
         self.step, self.act = step, act
@@ -29,7 +29,7 @@ class AtStep(TrainerCallback):
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch, first: Callable[[Progress], None]) -> None:
-    """Have `first` called before a checkpoint is committed."""
+    """Call `first` before every commit of a checkpoint."""
     commit: Commit = Checkpoints.commit
 
     def late(self: Checkpoints, staging: Path, progress: Progress) -> Checkpoint:
@@ -43,7 +43,9 @@ def steps(folder: Path) -> list[int]:
     return [one.progress.step for one in Checkpoints(folder / "checkpoints").all()]
 
 
-def test_training_goes_on_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_continues_during_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained, found = threading.Event(), list[list[int]]()
     replaced(monkeypatch, lambda _: trained.wait(60) or pytest.fail("training waited"))
     run = trainer(tmp_path, steps=7, save_every=2)
@@ -52,7 +54,7 @@ def test_training_goes_on_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         found.append(steps(tmp_path))
         trained.set()
 
-    run.add_callback(AtStep(3, look))  # an update after the first checkpoint was written
+    run.add_callback(AtStep(3, look))  # one update after the first checkpoint
     run.run()
     assert found == [[]], "it does not count before it is on the disk"
     assert steps(tmp_path)[-1] == 7
@@ -88,7 +90,7 @@ def test_errors_of_a_commit_are_raised(
     assert steps(tmp_path) == ([2] if step == 4 else [])
 
 
-def test_a_run_that_fails_keeps_what_was_saved(tmp_path: Path) -> None:
+def test_a_failing_run_keeps_saved_checkpoints(tmp_path: Path) -> None:
     def fail() -> None:
         raise RuntimeError("somebody stumbled over the cable")
 

@@ -15,7 +15,7 @@ from outrider.torch.training.run import train_run
 
 
 def run_config(folder: Path, model: dict[str, Any] | None = None, **changes: Any) -> RunConfig:
-    """Lines of random letters, eight symbols each, and always the same word for an answer."""
+    """Lines of eight symbols: random letters, then always the same answer."""
     generator = random.Random(0)
     lines = ("".join(generator.choices("bcdefgh", k=3)) + "=xyz\n" for _ in range(200))
     (folder / "text.txt").write_text("".join(lines))
@@ -61,26 +61,26 @@ def losses(folder: Path) -> list[float]:
 
 
 def test_run_learns_completions_only(tmp_path: Path) -> None:
-    """Answers are certain soon; the loss of the whole text could not fall below 3 ln(7) / 8."""
+    """Answers are learnable; the loss of the whole text cannot fall below 3 ln(7) / 8."""
     train_run(run_config(tmp_path))
     assert losses(tmp_path)[-1] < 0.1
 
 
 def test_completions_cut_by_a_segment_are_learnt_with_memory(tmp_path: Path) -> None:
-    """Segments are shorter than an answer, so that most of what is learnt lies behind a cut."""
+    """Segments are shorter than an answer, so most labels follow a cut."""
     model = {"position": "relative", "memory": 16, "max_positions": 2}
     folder = train_run(run_config(tmp_path, model, steps=120))
     assert losses(tmp_path)[-1] < 0.1
     assert outrider.load(folder).generate(["bcd="], max_new_tokens=4) == ["xyz\n"]
 
 
-def test_marks_that_are_not_in_the_text_are_refused(tmp_path: Path) -> None:
+def test_marks_missing_in_the_text_are_refused(tmp_path: Path) -> None:
     config = run_config(tmp_path, completions={"after": "==="})
     with pytest.raises(ConfigError, match=r"train\.completions\.after: got '===', tokens \["):
         train_run(config)
 
 
-def test_it_is_for_language_models(tmp_path: Path) -> None:
+def test_other_models_are_refused(tmp_path: Path) -> None:
     values = run_config(tmp_path).model_dump(mode="json")
     values["model"] = {"type": "seq2seq"}
     with pytest.raises(ConfigError, match=r"train\.completions: is for a language_model"):

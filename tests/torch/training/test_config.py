@@ -1,4 +1,4 @@
-"""Settings that contradict each other fail before anything is read."""
+"""Contradicting settings are refused before data is read."""
 
 from typing import Any
 

@@ -32,7 +32,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> RunFolder:
-    """A copy of it, without its model: to write that again, the run needs its checkpoints."""
+    """A copy without the model, so that the run needs its checkpoints to write it."""
     shutil.copytree(trained, tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy" / "run" / "model")
     return RunFolder(tmp_path / "copy" / "run")
@@ -74,7 +74,7 @@ def config(folder: Path, **train: Any) -> RunConfig:
 
 
 def train(run: RunFolder, **changes: Any) -> str:
-    """Start the run again and return what it says."""
+    """Resume the run and return its output."""
     console = Console(file=io.StringIO(), width=1000)
     train_run(config(run.path.parent, **changes), console=console)
     output = console.file
@@ -111,7 +111,7 @@ FILES = ["model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt", "
 
 @pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
 @pytest.mark.parametrize("name", FILES)
-def test_the_checkpoint_before_a_damaged_one_is_taken_and_ends_alike(
+def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(
     run: RunFolder, trained: Path, name: str, damage: Any
 ) -> None:
     damage(checkpoint(run, 30) / name)
@@ -126,7 +126,7 @@ def test_the_checkpoint_before_a_damaged_one_is_taken_and_ends_alike(
 
 
 @pytest.mark.parametrize("damage", [alter_progress, truncate, Path.unlink])
-def test_a_damaged_cursor_is_seen(run: RunFolder, trained: Path, damage: Any) -> None:
+def test_a_damaged_cursor_is_detected(run: RunFolder, trained: Path, damage: Any) -> None:
     damage(checkpoint(run, 30) / "progress.json")
     assert "kept as damaged-step-00000030" in train(run)
     wanted = trained / "run" / "model" / "model.safetensors"

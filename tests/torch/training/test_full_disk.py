@@ -23,7 +23,7 @@ from tests.helpers.small_disk import BALLAST, fill, small_disk
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus, and a run of it that ended."""
+    """A corpus and a finished run."""
     folder, dice = tmp_path_factory.mktemp("home"), random.Random(0)
     lines = ["".join(dice.choices("abcdefg ", k=9)) for _ in range(120)]
     (folder / "a").write_text("".join(f"{line}\n" for line in lines))
@@ -76,7 +76,7 @@ def names(folder: Path) -> list[str]:
 
 def test_a_checkpoint(home: Path, disk: Path) -> None:
     run = config(home, disk / "run")
-    fill(disk, leave=1_300_000)  # one checkpoint has 1.1 MB
+    fill(disk, leave=1_300_000)  # a checkpoint needs 1.1 MB
     message = r"\.unfinished-step-00000004: the disk is full .*checkpoints before it are kept; free"
     with pytest.raises(ResourceError, match=message):
         train_run(run)
@@ -91,7 +91,7 @@ def test_a_checkpoint(home: Path, disk: Path) -> None:
 
 
 def copied(home: Path, disk: Path) -> RunConfig:
-    """The run that ended, on the small disk, without its model."""
+    """The finished run on the small disk, without its model."""
     shutil.copytree(home / "run", disk / "run")
     shutil.rmtree(disk / "run" / "model")
     return config(home, disk / "run")
@@ -99,7 +99,7 @@ def copied(home: Path, disk: Path) -> RunConfig:
 
 def test_the_final_model(home: Path, disk: Path) -> None:
     run = copied(home, disk)
-    fill(disk, leave=200_000)  # the weights have 360 kB
+    fill(disk, leave=200_000)  # the weights need 360 kB
     message = r"run/model: the disk is full .*; nothing was kept; free some space"
     with pytest.raises(ResourceError, match=message):
         train_run(run)
@@ -109,7 +109,7 @@ def test_the_final_model(home: Path, disk: Path) -> None:
     assert (train_run(run) / "model.safetensors").is_file()
 
 
-def test_an_older_model_stays(home: Path, disk: Path) -> None:
+def test_an_older_model_is_kept(home: Path, disk: Path) -> None:
     shutil.copytree(home / "run", disk / "run")
     run = config(home, disk / "run", name="other")
     before = (disk / "run" / "model" / "model.safetensors").read_bytes()

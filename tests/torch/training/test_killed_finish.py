@@ -63,7 +63,7 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_the_final_model_is_there_again(
+def test_the_final_model_is_written_again(
     trained: Path,  # noqa: F811
     tmp_path: Path,
     moment: str,

@@ -30,7 +30,7 @@ TRAIN = {
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text in which every letter follows from its neighbours: abcdef, written on and on."""
+    """Text with predictable letters: abcdef, repeated."""
     folder, dice = tmp_path_factory.mktemp("corpus"), random.Random(0)
     lines = []
     for _ in range(600):
@@ -44,7 +44,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def masked(corpus: Path, folder: Path, **changes: Any) -> RunConfig:
-    """A run; keys that start with `data_`, `model_` or `train_` go into these sections."""
+    """A run config; keys that start with `data_`, `model_` or `train_` go into that section."""
     data: dict[str, Any] = {
         "folder": str(folder / "text"),
         "root": str(corpus),
@@ -67,7 +67,7 @@ def masked(corpus: Path, folder: Path, **changes: Any) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that has learnt the letters."""
+    """A model trained on these letters."""
     folder = tmp_path_factory.mktemp("trained")
     options = {"train_steps": 120, "train_evaluate_every": 60, "train_save_every": 60}
     return train_run(masked(corpus, folder, **options, evaluate={"text": "test.txt"}))
@@ -96,7 +96,7 @@ def test_masked_run_learns_from_both_sides(trained: Path, corpus: Path) -> None:
 
 
 def test_transformers_reads_the_folder(trained: Path) -> None:
-    """The mask, the frame and the scores are those of the folder itself."""
+    """Mask, template and scores equal those of the folder."""
     tokenizer, ours = AutoTokenizer.from_pretrained(trained), load_masked_lm(trained)
     theirs = AutoModelForMaskedLM.from_pretrained(trained)
     assert ours is not None
@@ -156,7 +156,7 @@ def translator(corpus: Path, folder: Path, encoder: Path, **changes: Any) -> Run
 
 
 @pytest.mark.parametrize("freeze", [True, False])
-def test_a_translator_reads_with_it(
+def test_a_translator_uses_it_as_encoder(
     trained: Path, corpus: Path, tmp_path: Path, freeze: bool
 ) -> None:
     encoder = tmp_path / "encoder"
@@ -208,7 +208,7 @@ def test_maps_of_a_masked_language_model(trained: Path, capsys: pytest.CaptureFi
         ({"model_type": "language_model", "train_mask": {}}, r"train\.mask: is for a masked_lm"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(
+def test_incompatible_settings_are_refused(
     corpus: Path, tmp_path: Path, changes: dict[str, Any], wanted: str
 ) -> None:
     with pytest.raises(ConfigError, match=wanted):

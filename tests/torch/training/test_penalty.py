@@ -26,7 +26,7 @@ CASES: dict[str, tuple[Objective, Callable[..., Model], str]] = {
 
 
 def update(objective: Objective, model: torch.nn.Module, rows: list[int]) -> Tensor:
-    """Sum the loss over the batches of one update, as the trainer does."""
+    """The loss summed over the batches of one update, as in the trainer."""
     batches = [batch(n) for n in rows]
     divisor = float(sum(objective.count(one) for one in batches))
     losses = [objective.loss(model, one, divisor=divisor, smoothing=0.0) for one in batches]
@@ -35,7 +35,7 @@ def update(objective: Objective, model: torch.nn.Module, rows: list[int]) -> Ten
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rows", [[4], [1, 3], [2, 1, 5]])
-def test_counts_once_however_many_batches_an_update_has(case: str, rows: list[int]) -> None:
+def test_counts_once_per_update(case: str, rows: list[int]) -> None:
     objective, make, key = CASES[case]
     losses = []
     for penalty in (0.25, 0.0):
@@ -49,7 +49,7 @@ def test_counts_once_however_many_batches_an_update_has(case: str, rows: list[in
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_validation_and_models_without_one_pay_nothing(case: str) -> None:
+def test_validation_and_other_models_have_no_penalty(case: str) -> None:
     objective, make, key = CASES[case]
     model = make(**{key: SPEC})
     one = batch(3)

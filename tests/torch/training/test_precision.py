@@ -1,4 +1,4 @@
-"""`train.precision: auto` is measured once, recorded, and kept by a resumed run."""
+"""`train.precision: auto` measures once; a resumed run keeps the recorded choice."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def inputs() -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("slowness", "wanted"), [(0.5, "bfloat16"), (0.97, "float32"), (2.2, "float32")]
 )
-def test_the_faster_one_is_taken_and_a_tie_goes_to_float32(
+def test_the_faster_precision_is_chosen_and_a_tie_gives_float32(
     monkeypatch: pytest.MonkeyPatch, slowness: float, wanted: str
 ) -> None:
     def timed(*args: Any) -> float:
@@ -66,7 +66,7 @@ def test_measuring_leaves_the_model_unchanged() -> None:
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
-    """Let the measurement come to `name`; the list grows with every measurement."""
+    """Replace the measurement by `name`; the returned list grows with every measurement."""
     measured: list[str] = []
 
     def choose(*_: Any) -> PrecisionChoice:
@@ -78,7 +78,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float32"])
-def test_a_resumed_run_keeps_what_was_measured(
+def test_a_resumed_run_keeps_the_choice(
     corpus: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -106,12 +106,12 @@ def test_a_resumed_run_keeps_what_was_measured(
     record = read_log(folder.log.path)[0]
     assert (record["event"], record["precision"]) == ("precision", name)
 
-    train_run(config("auto", steps=20, precision=name))  # the same, said aloud
+    train_run(config("auto", steps=20, precision=name))  # the same precision, named explicitly
     with pytest.raises(ConfigError, match=r"train\.precision: differs from the run in"):
         train_run(config("auto", steps=20, precision=other))
 
 
-def test_restart_measures_anew(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_restart_measures_again(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     config = translation(
         corpus,
         evaluate=None,

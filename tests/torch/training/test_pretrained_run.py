@@ -49,7 +49,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(home: Path, folder: Path, **changes: Any) -> RunConfig:
-    """A run; keys that start with `data_`, `encoder_` or `train_` go into these sections."""
+    """A run config; keys that start with `data_`, `encoder_` or `train_` go into that section."""
     data: dict[str, Any] = {
         "folder": str(folder / "prepared"),
         "root": str(home),
@@ -75,7 +75,7 @@ def encoder_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("freeze", [True, False])
-def test_a_run_keeps_or_tunes_the_encoder(home: Path, tmp_path: Path, freeze: bool) -> None:
+def test_a_run_freezes_or_trains_the_encoder(home: Path, tmp_path: Path, freeze: bool) -> None:
     shutil.copytree(home / "encoder", tmp_path / "encoder")
     config = run(
         home, tmp_path, encoder_freeze=freeze, encoder_pretrained=str(tmp_path / "encoder")
@@ -105,7 +105,7 @@ def test_a_run_keeps_or_tunes_the_encoder(home: Path, tmp_path: Path, freeze: bo
 
 
 def _unmoved_by_softmax(weights: dict[str, torch.Tensor]) -> set[str]:
-    """Adding one number to all keys changes no attention, so their bias has no gradient."""
+    """A constant added to all keys changes no attention weight, so their bias has no gradient."""
     return {name for name in weights if name.endswith("key.bias")}
 
 
@@ -119,7 +119,7 @@ def test_resuming_changes_nothing(home: Path, tmp_path: Path) -> None:
     assert (parts / weights).read_bytes() == (whole / weights).read_bytes()
 
 
-def test_the_prepared_folder_holds_both_vocabularies(home: Path, tmp_path: Path) -> None:
+def test_the_prepared_folder_contains_both_vocabularies(home: Path, tmp_path: Path) -> None:
     train_run(run(home, tmp_path))
     prepared = open_prepared(tmp_path / "prepared")
     tokenizer = prepared.tokenizer
@@ -132,10 +132,10 @@ def test_the_prepared_folder_holds_both_vocabularies(home: Path, tmp_path: Path)
 
 
 def test_drafter_and_ctc_decoder_with_a_pretrained_encoder(home: Path, tmp_path: Path) -> None:
-    """What a model with layers of its own can do, distillation included, this one can."""
+    """Distillation and side decoders work as for models without a pretrained encoder."""
     target = train_run(run(home, tmp_path, train_steps=6, train_save_every=6))
     data, out = tmp_path / "prepared", tmp_path / "distilled"
-    distill(target, data, out, progress=False, strategy="sample")  # greedily it never ends
+    distill(target, data, out, progress=False, strategy="sample")  # greedy decoding would not end
     side_decoders = {"drafter": {"rank": 4, "block": 8, "train_block": 4}, "ctc": {"layers": 1}}
     folder = target
     for kind, options in side_decoders.items():
@@ -190,7 +190,7 @@ def test_an_encoder_of_the_hub(home: Path, tmp_path: Path, monkeypatch: pytest.M
         ({"data_source_tokenizer": {"folder": "."}}, r"source_tokenizer\.folder: .* no tokenizer"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_incompatible_settings_are_refused(
     home: Path, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):

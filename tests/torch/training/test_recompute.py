@@ -30,7 +30,7 @@ def is_reversible(config: RunConfig) -> bool:
 
 
 def one_pass(config: RunConfig, length: int = 16) -> tuple[float, dict[str, Tensor], int]:
-    """Return the loss, gradients, and how many bytes were kept for them, dropout and all."""
+    """Return the loss, the gradients and the number of saved bytes, with dropout."""
     torch.manual_seed(0)
     model = kind_of(config).blank(WORDS).train()
     segment = kind_of(config).segment(model)
@@ -56,7 +56,7 @@ def one_pass(config: RunConfig, length: int = 16) -> tuple[float, dict[str, Tens
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_are_the_same_to_the_bit_and_less_is_kept(name: str, tmp_path: Path) -> None:
+def test_gradients_are_bit_identical_and_less_is_saved(name: str, tmp_path: Path) -> None:
     config = small(name, tmp_path)
     if is_reversible(config):
         with pytest.raises(
@@ -72,8 +72,8 @@ def test_gradients_are_the_same_to_the_bit_and_less_is_kept(name: str, tmp_path:
     assert less < held
 
 
-def test_a_deep_model_keeps_little_more_than_one_layer(tmp_path: Path) -> None:
-    """Of twelve layers the inputs are kept: a layer more costs its input, not its insides."""
+def test_a_deep_model_saves_little_more_than_one_layer(tmp_path: Path) -> None:
+    """Twelve layers: each further layer saves only its input."""
     config = small("sparse-transformer", tmp_path)
 
     def kept(layers: int) -> int:
@@ -85,7 +85,7 @@ def test_a_deep_model_keeps_little_more_than_one_layer(tmp_path: Path) -> None:
     assert kept(12) - kept(2) <= 10 * 1.1 * row
 
 
-def test_only_layers_that_are_asked_for_it(tmp_path: Path) -> None:
+def test_only_marked_layers_recompute(tmp_path: Path) -> None:
     config = small(MODELS[0], tmp_path)
 
     def asked(model: nn.Module) -> set[bool]:

@@ -1,4 +1,4 @@
-"""Runs from right to left equal runs from left to right on reversed targets."""
+"""A right-to-left run equals a left-to-right run on reversed targets."""
 
 import json
 import random
@@ -53,10 +53,10 @@ def run(home: Path, way: str, model: dict[str, Any], **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of each way; what one is to write is the reverse of what the other is to write."""
+    """Two models, one per direction; the targets of one are the reverse of the other's."""
     folder, dice = tmp_path_factory.mktemp("home"), random.Random(0)
     lines = ["".join(dice.choices("abcd", k=dice.randint(2, 9))) for _ in range(200)]
-    lines += ["abcd", "dcba"]  # the vocabulary is the same, whichever way it is counted
+    lines += ["abcd", "dcba"]  # both directions give the same vocabulary
     for way in WAYS:
         targets = [line[::-1] if way == "usual" else line for line in lines]
         for ending, texts in (("en", lines), (way, targets)):
@@ -100,13 +100,13 @@ def test_right_to_left_run_equals_a_run_on_reversed_targets(home: Path) -> None:
     assert one.translate(texts) != other.translate(texts)
 
 
-def test_answers_are_stored_as_they_are_read(home: Path) -> None:
+def test_distilled_targets_are_in_reading_order(home: Path) -> None:
     usual, turned = (targets(home / f"said-{way}") for way in WAYS)
     assert turned == [row[::-1] for row in usual]
     assert turned != usual
 
 
-def test_students_are_measured_on_what_they_write(home: Path) -> None:
+def test_layer_choice_uses_the_direction_of_the_model(home: Path) -> None:
     drawn, told = [], []
     for way in WAYS:
         model = load_model(home / f"run-{way}-seq2seq" / "model")
@@ -132,7 +132,7 @@ def test_students_are_measured_on_what_they_write(home: Path) -> None:
 def test_side_decoders_learn_the_same_direction(
     home: Path, model: dict[str, Any], mode: str
 ) -> None:
-    """From the shards of what the model said, which are as they are read."""
+    """The distilled shards are in reading order."""
     found = []
     for way in WAYS:
         target = home / f"run-{way}-seq2seq" / "model"

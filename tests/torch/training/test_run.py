@@ -74,7 +74,7 @@ TRAIN = {
 }
 
 
-def test_a_translation_run_leaves_everything_behind(corpus: Path) -> None:
+def test_a_translation_run_writes_all_files(corpus: Path) -> None:
     folder = train_run(translation(corpus))
     run = folder.parent
     model = outrider.load(folder)
@@ -160,7 +160,7 @@ def test_run_folder_is_locked(corpus: Path) -> None:
         train_run(config)
 
 
-def test_a_lost_model_is_written_again_without_training(corpus: Path) -> None:
+def test_a_missing_model_is_written_again_without_training(corpus: Path) -> None:
     config = translation(corpus, evaluate=None, train={"steps": 10})
     folder = train_run(config)
     weights = (folder / "model.safetensors").read_bytes()
@@ -176,7 +176,7 @@ def test_more_steps_continue_a_run(corpus: Path) -> None:
     assert [record["step"] for record in log if record["event"] == "update"] == [5, 10, 15, 20]
 
 
-def test_data_prepared_anew_is_refused(corpus: Path) -> None:
+def test_data_that_was_prepared_again_is_refused(corpus: Path) -> None:
     train_run(translation(corpus, train={"steps": 10}, evaluate=None))
     manifest = corpus / "prepared" / "manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
@@ -184,7 +184,7 @@ def test_data_prepared_anew_is_refused(corpus: Path) -> None:
         train_run(translation(corpus, train={"steps": 10}, evaluate=None))
 
 
-def test_a_number_of_processes_that_cannot_share_an_update_is_refused(corpus: Path) -> None:
+def test_an_unsuitable_number_of_processes_is_refused(corpus: Path) -> None:
     config = translation(corpus, train={"steps": 10, "accumulate": 2}, evaluate=None)
     train_run(config)
     folder = RunFolder(corpus / "run")
@@ -198,7 +198,7 @@ def test_a_number_of_processes_that_cannot_share_an_update_is_refused(corpus: Pa
 
 
 @pytest.mark.parametrize("text", ["{", "{}", None])
-def test_a_lost_state_is_taken_from_the_checkpoint(corpus: Path, text: str | None) -> None:
+def test_a_missing_state_is_read_from_the_checkpoint(corpus: Path, text: str | None) -> None:
     train_run(translation(corpus, train={"steps": 10}, evaluate=None))
     state = corpus / "run" / "state.json"
     before = json.loads(state.read_text())
@@ -211,7 +211,7 @@ def test_a_lost_state_is_taken_from_the_checkpoint(corpus: Path, text: str | Non
     assert json.loads(state.read_text()) == before
 
 
-def test_a_state_lost_everywhere_cannot_be_resumed(corpus: Path) -> None:
+def test_a_run_without_any_state_cannot_be_resumed(corpus: Path) -> None:
     folder = RunFolder(Path(translation(corpus).folder))
     train_run(translation(corpus, train={"steps": 10}, evaluate=None))
     latest = folder.checkpoints.latest()
@@ -247,7 +247,7 @@ def test_evaluation_needs_a_validation_set(corpus: Path) -> None:
         train_run(translation(corpus, data=data))
 
 
-def test_tensorboard_events_are_written_if_asked_for(corpus: Path) -> None:
+def test_tensorboard_events_are_optional(corpus: Path) -> None:
     train_run(translation(corpus, train={"steps": 10, "tensorboard": True}, evaluate=None))
     assert list((corpus / "run" / "tensorboard").glob("events.*"))
 
@@ -264,7 +264,7 @@ def test_a_damaged_shard_is_not_trained_on(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize(("given", "wanted"), [("auto", "zh"), ("char", "char")])
-def test_validation_counts_bleu_as_the_test_does(
+def test_validation_computes_bleu_as_the_test(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, given: str, wanted: str
 ) -> None:
     for name in ("train", "test"):
@@ -287,7 +287,7 @@ def test_validation_counts_bleu_as_the_test_does(
 
 
 @pytest.mark.parametrize("split", [True, False])
-def test_validation_translates_lines_as_the_test_does(
+def test_validation_translates_lines_as_the_test(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, split: bool
 ) -> None:
     asked: list[bool] = []
@@ -300,7 +300,7 @@ def test_validation_translates_lines_as_the_test_does(
     monkeypatch.setattr(Translator, "translate", listen)
     evaluate = {"source": "test.en", "reference": "test.de", "split": split}
     folder = train_run(translation(corpus, train={"steps": 20}, evaluate=evaluate))
-    assert asked == [split, split]  # once in validation, once on the test set
+    assert asked == [split, split]  # once in validation, once in the test
     assert json.loads((folder.parent / "results.json").read_text())["split"] is split
     monkeypatch.undo()
     loaded = outrider.load(folder)

@@ -1,4 +1,4 @@
-"""One YAML file for a run; which changes a resume allows."""
+"""One YAML file per run; which changes a resume allows."""
 
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,13 @@ def test_every_config_of_the_repository_loads(repository: Path) -> None:
         ({"data": {**DATA, "clean": {"max_tokens": 9}}}, "data.clean.max_tokens"),
     ],
 )
-def test_only_changes_that_move_no_number_are_allowed(
+def test_only_changes_without_effect_on_results_are_allowed(
     changes: dict[str, Any], key: str | None
 ) -> None:
     assert changed_key(dump(), dump(**changes)) == key
 
 
-def test_more_steps_change_a_schedule_that_ends_with_them() -> None:
+def test_more_steps_change_a_schedule_that_depends_on_them() -> None:
     before = dump(train={"steps": 10, "schedule": "cosine"})
     after = dump(train={"steps": 20, "schedule": "cosine"})
     assert changed_key(before, after) == "train.steps"

@@ -1,4 +1,4 @@
-"""Runs that train a drafter or a ctc decoder for a finished model."""
+"""Runs that train a drafter or a CTC decoder for a finished model."""
 
 import io
 import json
@@ -43,7 +43,7 @@ CTC_TRAIN = {"steps": 8, "evaluate_every": 8, "stop_metric": "bleu"}
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that answers in its own way, its corpus, and its answers."""
+    """A model, its corpus, and its translations of it."""
     folder = tmp_path_factory.mktemp("home")
     prepared = save_corpus(folder, lines=120, valid_rows=12)
     save_translator(prepared, folder / "model")
@@ -111,11 +111,11 @@ def test_drafter_run_writes_all_files(home: Path, tmp_path: Path) -> None:
 
 
 def test_resuming_changes_nothing(home: Path, tmp_path: Path) -> None:
-    """Anchors, known tokens and dropout are drawn: all of it goes on where it stopped."""
+    """Anchors, known tokens and dropout are random; all generators continue after a resume."""
     model = {**DRAFTER, "dropout": 0.2}
     whole = train_run(side_decoder(home, tmp_path / "whole", model=model))
     train_run(side_decoder(home, tmp_path / "parts", model=model, train={"steps": 4}))
-    # Evaluating more often must not move the dice either.
+    # More frequent evaluation must not change the random numbers.
     parts = train_run(
         side_decoder(home, tmp_path / "parts", model=model, train={"evaluate_every": 2})
     )
@@ -169,7 +169,7 @@ def test_a_drafter_of_a_language_model(tmp_path: Path) -> None:
     assert model.generate("ab", mode="tandem", **options) == model.generate("ab", **options)
 
 
-def test_the_shortlist_holds_the_commonest_tokens(home: Path, tmp_path: Path) -> None:
+def test_the_shortlist_contains_the_most_frequent_tokens(home: Path, tmp_path: Path) -> None:
     folder = train_run(
         side_decoder(home, tmp_path, model={**DRAFTER, "shortlist": 5}, train={"steps": 4})
     )
@@ -182,7 +182,7 @@ def test_the_shortlist_holds_the_commonest_tokens(home: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("joint", [False, True])
-def test_a_ctc_run_keeps_the_drafter_that_still_fits(
+def test_a_ctc_run_keeps_a_drafter_of_the_same_model(
     home: Path, tmp_path: Path, joint: bool
 ) -> None:
     drafted = train_run(side_decoder(home, tmp_path / "drafter", train={"steps": 4}))
@@ -223,14 +223,14 @@ def test_a_ctc_run_keeps_the_drafter_that_still_fits(
         ),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_settings_are_refused(
     home: Path, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         train_run(side_decoder(home, tmp_path, **changes))
 
 
-def test_settings_of_a_corpus_that_is_not_read_are_refused(home: Path, tmp_path: Path) -> None:
+def test_settings_of_an_unused_corpus_are_refused(home: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data\.valid_rows: has no effect without data\.train"):
         side_decoder(home, tmp_path, data={"folder": str(home / "distilled"), "valid_rows": 3})
 

@@ -1,4 +1,4 @@
-"""Runs that start from a finished model: ours or a Marian folder, whole, cut, frozen or adapted."""
+"""Runs that start from an Outrider or Marian model: whole, cut, frozen or adapted."""
 
 import json
 import random
@@ -44,7 +44,7 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus, a Marian folder (3 + 2 layers) and a model of ours, each with a tokenizer."""
+    """A corpus, a Marian folder (3 + 2 layers) and an Outrider model, each with a tokenizer."""
     folder, dice = tmp_path_factory.mktemp("home"), random.Random(0)
     words = ["".join(dice.choices("abcdefgh", k=dice.randint(1, 4))) for _ in range(12)]
     lines = [" ".join(dice.choices(words, k=dice.randint(1, 5))) for _ in range(200)]
@@ -81,7 +81,7 @@ def save_marian(folder: Path, words: int, *, seed: int = 0) -> None:
 
 
 def run(home: Path, folder: Path, **changes: Any) -> RunConfig:
-    """A run on the corpus; keys that start with `data_`, `model_` or `train_` go there."""
+    """A run config; keys that start with `data_`, `model_` or `train_` go into that section."""
     data = {
         "folder": str(folder / "prepared"),
         "root": str(home),
@@ -122,8 +122,8 @@ def test_run_starts_from_a_marian_folder_with_its_tokenizer(home: Path, tmp_path
     assert "Training started from `marian`" in (folder / "README.md").read_text()
 
 
-def test_it_gets_better_at_the_new_text(home: Path, tmp_path: Path) -> None:
-    """A model that writes letters as they are learns that they are followed by a mark here."""
+def test_the_score_on_the_new_text_rises(home: Path, tmp_path: Path) -> None:
+    """A model that copies letters learns that each is followed by a mark here."""
     text = home / "letters"
     size = {**letters.SIZE, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
     base = train_run(
@@ -179,7 +179,7 @@ def test_resuming_changes_nothing(home: Path, tmp_path: Path, changes: dict[str,
 
 
 def test_forbidden_token_does_not_dominate_the_loss(home: Path, tmp_path: Path) -> None:
-    """Padding has a bias of -1e9 in some files, and smoothing counts every word."""
+    """Some files give padding a bias of -1e9, and label smoothing includes every token."""
     shutil.copytree(home / "marian", tmp_path / "start")
     model = MarianMTModel.from_pretrained(tmp_path / "start")
     model.final_logits_bias[0, 0] = -1e9
@@ -223,7 +223,7 @@ def test_layers_are_left_out(home: Path, tmp_path: Path) -> None:
     assert isinstance(outrider.load(folder).translate("ab"), str)
 
 
-def test_new_tokens_are_learnt(home: Path, tmp_path: Path) -> None:
+def test_new_tokens_are_trained(home: Path, tmp_path: Path) -> None:
     lines = (home / "train.en").read_text().splitlines()
     (tmp_path / "new.en").write_text("".join(f"<tag> {line}\n" for line in lines))
     (tmp_path / "new.de").write_text("".join(f"{line} <tag>\n" for line in lines))
@@ -245,7 +245,7 @@ def test_new_tokens_are_learnt(home: Path, tmp_path: Path) -> None:
     assert len(load_file(tuned / WEIGHTS)["tokens.weight"]) == words + 1, "kept from then on"
 
 
-def test_adapters_learn_and_are_merged(home: Path, tmp_path: Path) -> None:
+def test_adapters_are_trained_and_merged(home: Path, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     lora = {"rank": 2, "alpha": 4, "parts": ["attention", "cross"]}
     folder = train_run(run(home, tmp_path, model_lora=lora))
@@ -327,7 +327,7 @@ def test_language_model_starts_from_a_model(home: Path, tmp_path: Path) -> None:
         ({"data_source_tokenizer": {"folder": "x"}}, r"data\.source_tokenizer: comes with model"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_incompatible_settings_are_refused(
     home: Path, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -335,7 +335,7 @@ def test_what_does_not_fit_is_refused(
     assert not (tmp_path / "prepared").exists(), "said before anything is prepared"
 
 
-def test_a_side_of_its_own_can_be_frozen() -> None:
+def test_one_side_can_be_frozen() -> None:
     apart = tiny.seq2seq(share_embeddings=False)
     freeze(apart, ("source_embeddings", "encoder"))
     assert not apart.encode(torch.tensor([[5, 6]])).requires_grad

@@ -1,4 +1,4 @@
-"""Updates are means over their targets; runs stop, save and log at the right steps."""
+"""An update is the mean over its targets; runs stop, save and log at the right steps."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tests.helpers.small_trainer import Stream, model, trainer
 
 
 class Gradients(TrainerCallback):
-    """Keeps the gradients an update is made with."""
+    """Keeps the gradients of the last update."""
 
     def __init__(self) -> None:
         self.kept: list[Tensor] = []
@@ -26,7 +26,7 @@ class Gradients(TrainerCallback):
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_an_update_is_the_mean_over_all_its_targets(tmp_path: Path, accumulate: int) -> None:
-    """Also where batches hold unequal numbers of targets: no batch weighs more than another."""
+    """Every target has the same weight, also if batches hold different numbers of targets."""
     network = model()
     rows = [Stream().batch(number) for number in range(accumulate)]
     joined = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
@@ -37,7 +37,7 @@ def test_an_update_is_the_mean_over_all_its_targets(tmp_path: Path, accumulate: 
     loss = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), joined["labels"].flatten(), label_smoothing=0.2
     )
-    # cross_entropy averages the smoothed part over the same targets, so this is the whole equation.
+    # cross_entropy averages the smoothed part over the same targets, as the equation does.
     expected = torch.autograd.grad(loss, list(network.parameters()))
 
     run = trainer(tmp_path, network, steps=1, accumulate=accumulate, clip=0, label_smoothing=0.2)
@@ -61,7 +61,7 @@ def test_the_log_counts_steps_epochs_and_tokens(tmp_path: Path) -> None:
 
 
 def test_learning_rate_decays_by_steps_after_a_resume(tmp_path: Path) -> None:
-    """Two updates of warmup, then half as much every three; killed between, it goes on there."""
+    """Two warmup updates, then half the rate every three updates, also after a resume."""
     falls = {"schedule": "step", "warmup": 2, "decay": 0.5, "decay_every": 3, "learning_rate": 0.1}
     trainer(tmp_path / "whole", steps=10, **falls).run()
     rates = [record["learning_rate"] for record in read_log(tmp_path / "whole" / "log.jsonl")]
@@ -74,7 +74,7 @@ def test_learning_rate_decays_by_steps_after_a_resume(tmp_path: Path) -> None:
     assert [r["learning_rate"] for r in read_log(tmp_path / "cut" / "log.jsonl")] == rates
 
 
-def test_stops_when_the_metric_gets_no_better_and_saves(tmp_path: Path) -> None:
+def test_stops_without_improvement_and_saves(tmp_path: Path) -> None:
     run = trainer(
         tmp_path, steps=50, evaluate_every=2, patience=2, scores=[3.0, 2.0, 2.5, 2.1, 9.0, 9.0]
     )
@@ -86,7 +86,7 @@ def test_stops_when_the_metric_gets_no_better_and_saves(tmp_path: Path) -> None:
     assert latest.progress.stopped
 
 
-def test_a_stopped_run_stays_stopped(tmp_path: Path) -> None:
+def test_a_stopped_run_does_not_resume(tmp_path: Path) -> None:
     scores = [1.0, 2.0]
     first = trainer(tmp_path, steps=50, evaluate_every=1, patience=1, scores=scores)
     first.run()

@@ -1,7 +1,7 @@
-"""`generate(..., custom_generate=tandem(FOLDER))`: the tokens of plain `generate`, or a refusal.
+"""`generate(..., custom_generate=tandem(FOLDER))`: the tokens of plain `generate`, or an error.
 
-The drafter has random weights, so that nearly every draft is refused; one that was trained for a
-moment, on the model's own output, has some accepted.
+With the random drafter nearly every draft is rejected; the drafter trained briefly on the model's
+output has some accepted.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ WORDS, PAD, END = 40, 39, 0
 
 
 def new_marian(*, seed: int = 0, decoder_layers: int = 2) -> MarianMTModel:
-    """A model of random weights."""
+    """A model with random weights."""
     torch.manual_seed(seed)
     heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
     inner = {f"{side}_ffn_dim": 48 for side in ("encoder", "decoder")}
@@ -56,7 +56,7 @@ def new_marian(*, seed: int = 0, decoder_layers: int = 2) -> MarianMTModel:
 
 
 def learn_to_reverse(model: MarianMTModel) -> None:
-    """Train for a moment: at random weights every text is one token repeated."""
+    """Train briefly: with random weights every text repeats one token."""
     step = torch.optim.Adam(model.parameters(), lr=3e-3)
     for number in range(200):
         given = inputs(32, seed=1000 + number)
@@ -80,7 +80,7 @@ def inputs(rows: int = 6, *, seed: int = 1) -> dict[str, Tensor]:
 
 
 def train(drafter: Drafter, model: MarianMTModel) -> None:
-    """Train it briefly on the model's own output."""
+    """Train the drafter briefly on the model's output."""
     given = inputs(24, seed=5)
     text_BT = model.generate(**given, max_new_tokens=20)[:, 1:]
     after_BT = (text_BT == END).cumsum(1) - (text_BT == END).long() > 0
@@ -96,7 +96,7 @@ def train(drafter: Drafter, model: MarianMTModel) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> MarianMTModel:
-    """A model whose greedy texts have different lengths and vary."""
+    """A model whose greedy texts vary and differ in length."""
     model = new_marian()
     learn_to_reverse(model)
     return model
@@ -126,7 +126,7 @@ def same(model: MarianMTModel, folder: Path, given: dict[str, Tensor], **options
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_batches_and_single_rows_say_what_generate_says(
+def test_batches_and_single_rows_equal_generate(
     model: MarianMTModel, folder: Path, seed: int
 ) -> None:
     given = inputs(seed=seed)
@@ -163,7 +163,7 @@ def test_options_are_honoured(model: MarianMTModel, folder: Path, options: dict[
     same(model, folder, inputs(), **options)
 
 
-def test_a_text_that_is_begun_goes_on(model: MarianMTModel, folder: Path) -> None:
+def test_a_given_prefix_is_continued(model: MarianMTModel, folder: Path) -> None:
     begun = torch.tensor([[PAD, 5, 6]]).expand(6, -1)
     same(model, folder, inputs(), decoder_input_ids=begun, max_length=20)
     same(model, folder, inputs(), decoder_input_ids=begun, max_length=4)
@@ -181,7 +181,7 @@ def test_without_a_mask_and_from_encoder_outputs(model: MarianMTModel, folder: P
     assert torch.equal(found, plain)
 
 
-def test_drafts_save_passes(
+def test_drafts_reduce_passes(
     model: MarianMTModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes = []
@@ -212,7 +212,7 @@ def test_ties_are_decided_by_transformers(model: MarianMTModel, folder: Path) ->
         same(twins, folder, inputs(seed=seed), max_new_tokens=20, min_new_tokens=5)
 
 
-def test_weights_that_change_are_seen(model: MarianMTModel, folder: Path) -> None:
+def test_changed_weights_are_used(model: MarianMTModel, folder: Path) -> None:
     changing, decode = new_marian(seed=7), tandem(folder)
     for _ in range(2):
         plain = changing.generate(**inputs(), max_new_tokens=20)
@@ -263,14 +263,14 @@ class Never(StoppingCriteria):
     ],
     ids=lambda one: " ".join(one) if isinstance(one, dict) else "",
 )
-def test_what_is_not_honoured_is_refused_by_name(
+def test_unsupported_options_are_refused_by_name(
     model: MarianMTModel, folder: Path, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UnsupportedError, match=message):
         model.generate(**inputs(), max_new_tokens=5, **options, custom_generate=tandem(folder))
 
 
-def test_what_generate_would_drop_without_a_word_is_refused(
+def test_options_that_generate_drops_silently_are_refused(
     model: MarianMTModel, folder: Path
 ) -> None:
     one = {key: value[:1] for key, value in inputs().items()}
@@ -297,9 +297,9 @@ def test_models_that_cannot_be_exact_are_refused(model: MarianMTModel, folder: P
         learning.generate(**inputs(), max_new_tokens=3, custom_generate=tandem(folder))
 
 
-def test_a_model_that_is_not_what_its_config_says_is_refused(folder: Path) -> None:
+def test_a_model_that_differs_from_its_config_is_refused(folder: Path) -> None:
     other = new_marian()
-    other.config.activation_function = "gelu"  # its layers were built with another
+    other.config.activation_function = "gelu"  # not the activation of its layers
     with pytest.raises(UnsupportedError, match=r"does not compute what its config describes"):
         other.generate(**inputs(), max_new_tokens=3, custom_generate=tandem(folder))
     other = new_marian()

@@ -81,7 +81,7 @@ def model(request: pytest.FixtureRequest) -> PreTrainedModel:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() > 1 and not any(part in name for part in ("shared", "embed", "wte")):
-                weight.mul_(3.0)  # at plain random weights every text is one token repeated
+                weight.mul_(3.0)  # with plain random weights every text repeats one token
     model.generation_config.max_length = None
     return model
 
@@ -116,7 +116,7 @@ def inputs(model: PreTrainedModel, rows: int = 5) -> dict[str, Tensor]:
     ],
     ids=lambda options: " ".join(options) or "plain",
 )
-def test_it_is_what_generate_says(
+def test_the_output_equals_generate(
     model: PreTrainedModel, folder: Path, options: dict[str, Any]
 ) -> None:
     given = inputs(model)

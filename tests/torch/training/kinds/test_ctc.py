@@ -20,7 +20,7 @@ OBJECTIVE = CtcObjective()
 
 
 def batch(rows: int, seed: int) -> dict[str, Tensor]:
-    """Substitute every token by another: sources of 2 to 7 tokens and what becomes of them."""
+    """Token substitution: sources of 2 to 7 tokens with their targets."""
     generator = torch.Generator().manual_seed(seed)
     table = 4 + torch.randperm(tiny.VOCABULARY - 4, generator=torch.Generator().manual_seed(0))
     length_B1 = torch.randint(2, 8, (rows, 1), generator=generator)
@@ -40,7 +40,7 @@ def build(**values: Any) -> Ctc:
 
 
 def exact(ctc: Ctc, inputs: dict[str, Tensor]) -> float:
-    """Share of texts that one pass gets right to the last token."""
+    """The share of texts that one pass predicts exactly."""
     ctc.eval()
     with torch.inference_mode():
         logits = ctc(**{k: v for k, v in inputs.items() if k != "labels"}).logits
@@ -51,7 +51,7 @@ def exact(ctc: Ctc, inputs: dict[str, Tensor]) -> float:
     return sum(a == b for a, b in zip(texts, wanted, strict=True)) / len(wanted)
 
 
-def test_learns_to_write_in_one_pass() -> None:
+def test_learns_to_decode_in_one_pass() -> None:
     ctc = build(reveal_steps=150)
     optimizer = torch.optim.Adam(ctc.parameters(), lr=4e-3)
     test = batch(100, seed=10**6)
@@ -71,7 +71,7 @@ def test_learns_to_write_in_one_pass() -> None:
 def test_glancing_reveals_a_share_of_the_wrong_slots(seed: int, ratio: float) -> None:
     ctc = build(reveal_start=ratio, reveal_end=ratio)
     inputs = batch(5, seed)
-    inputs["labels"][4] = 5  # eight labels and their twins do not fit the slots of a short row
+    inputs["labels"][4] = 5  # eight labels with repetitions do not fit the slots of a short row
     keep = inputs["attention_mask"].bool()
     with torch.no_grad():
         memory = ctc.encode(inputs["input_ids"], keep)
@@ -110,7 +110,7 @@ def test_counts_batches_in_training_only() -> None:
 
 @pytest.mark.parametrize("joint", [False, True])
 def test_autocast_reaches_every_weight(joint: bool) -> None:
-    """The first pass casts weights without a gradient; the second must not use those."""
+    """The first pass caches cast weights without a gradient; the second must not use them."""
     ctc, inputs = build(joint=joint, cross=True), batch(16, seed=3)
     frozen = {name: weight.clone() for name, weight in ctc.target.state_dict().items()}
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -1,4 +1,4 @@
-"""The drafter's loss against its definition, and the weights it changes."""
+"""The drafter's loss equals its definition, and only the drafter's weights change."""
 
 import math
 from typing import Any
@@ -25,7 +25,7 @@ def build(target: Seq2Seq | LanguageModel, **changes: Any) -> Drafter:
     options = {"dropout": 0.0, "rank": 6, "candidates": 5, "block": 12, "train_block": 4}
     torch.manual_seed(7)
     drafter = Drafter(DrafterConfig.for_target(target.config, **options | changes))
-    with torch.no_grad():  # zeros would hide mistakes
+    with torch.no_grad():  # zeros would hide errors
         drafter.bias.normal_()
         drafter.mask.normal_()
     target.requires_grad_(False)
@@ -50,12 +50,12 @@ def weights(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_only_the_drafter_moves(kind: str) -> None:
+def test_only_the_drafter_is_trained(kind: str) -> None:
     target = MAKERS[kind]()
     drafter = build(target).train()
     before, frozen = weights(drafter), weights(target)
     optimizer = torch.optim.SGD(drafter.parameters(), lr=0.1)
-    for _ in range(6):  # some blocks go without the state along the tokens
+    for _ in range(6):  # some blocks omit the sequential state
         loss = DrafterObjective().loss(drafter, batch(kind), divisor=11.0, smoothing=0.0)
         optimizer.zero_grad()
         loss.backward()
@@ -67,7 +67,7 @@ def test_only_the_drafter_moves(kind: str) -> None:
     moved = {
         name for name, tensor in weights(drafter).items() if not torch.equal(tensor, before[name])
     }
-    # A bias on keys shifts all scores of a softmax alike: nothing can move it.
+    # A bias on keys adds the same value to all scores of a softmax, so its gradient is zero.
     still = {name for name in before.keys() - moved if not name.endswith("bias")}
     assert still == set()
     assert moved.isdisjoint(target.state_dict())
@@ -76,8 +76,8 @@ def test_only_the_drafter_moves(kind: str) -> None:
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("rank", [0, 6])
 @pytest.mark.parametrize("shortlist", [0, 12])
-def test_a_mean_over_slots_weighted_by_their_place(kind: str, rank: int, shortlist: int) -> None:
-    """Blocks one at a time, through the parts that decoding uses, in plain loops."""
+def test_the_loss_is_a_mean_weighted_by_slot_index(kind: str, rank: int, shortlist: int) -> None:
+    """Blocks one at a time, with the modules of decoding, in plain loops."""
     target = MAKERS[kind](dtype=torch.float64)
     options = {"rank": rank, "shortlist": shortlist}
     drafter = build(target, anchors=2, decay=0.7, whole=False, **options).eval()
@@ -97,7 +97,7 @@ def test_a_mean_over_slots_weighted_by_their_place(kind: str, rank: int, shortli
                 if log_prob is not None:
                     total -= 0.7**place * log_prob
                     weight_sum += 0.7**place
-    # The weights are float32, all else is float64.
+    # The weights are float32, the rest is float64.
     assert found.item() == pytest.approx(total / weight_sum * count / 22.0, rel=1e-6)
 
 
@@ -106,7 +106,7 @@ def test_a_mean_over_slots_weighted_by_their_place(kind: str, rank: int, shortli
 def test_soft_labels_are_the_target_probabilities(
     kind: str, shortlist: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What differs from hard labels: -log q(y) is - sum p log q. Value and gradient, in loops."""
+    """-log q(y) of hard labels becomes -sum p log q. Value and gradient, in loops."""
     monkeypatch.setattr(module, "WITHOUT_STATE", 0.0)
     target = MAKERS[kind](dtype=torch.float64)
     options = {"anchors": 2, "decay": 0.7, "whole": False, "shortlist": shortlist}
@@ -149,7 +149,7 @@ def test_soft_labels_are_the_target_probabilities(
 
 
 def _states_to_logits(drafter: Drafter, run: module.TargetPass, slots: TrainingSlots) -> Tensor:
-    """Score every slot, with the state along its block."""
+    """Logits of every slot, with the state along its block."""
     hidden = drafter.train_blocks(run.seen, run.fed_BT, slots, *run.source)
     rows, size = len(hidden), drafter.config.train_block
     fed = tokens_at(run.fed_BT, slots, 0).reshape(rows, -1, size)
@@ -164,9 +164,9 @@ def _states_to_logits(drafter: Drafter, run: module.TargetPass, slots: TrainingS
 def block(
     drafter: Drafter, inputs: dict[str, Tensor], kind: str, row: int, anchor: int, wanted: list[int]
 ) -> list[float | None]:
-    """log p of the tokens after position `anchor`, drafted by a state that decoding opens.
+    """log p of the tokens after position `anchor`, from a decoding state.
 
-    None for a token that the drafter cannot say.
+    None for tokens outside the shortlist.
     """
     backend = torch_calls(drafter.target, drafter=drafter)
     source = [int(t) for t in inputs["input_ids"][row] if t != PAD] if kind == "seq2seq" else []
@@ -197,7 +197,7 @@ def target_head(drafter: Drafter) -> Tensor:
 
 
 @pytest.mark.parametrize("rank", [0, 6])
-def test_only_slots_that_count_reach_the_head(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_slots_with_a_label_reach_the_head(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     drafter, inputs = build(tiny.seq2seq(dtype=torch.float64), rank=rank).eval(), batch("seq2seq")
     torch.manual_seed(3)
     whole = DrafterObjective().loss(drafter, inputs, divisor=13.0, smoothing=0.1)
@@ -220,7 +220,7 @@ def test_only_slots_that_count_reach_the_head(rank: int, monkeypatch: pytest.Mon
     assert scored[0] < labels[0].numel()
 
 
-def test_the_whole_block_knows_some_tokens_and_never_all_of_a_rows_alike() -> None:
+def test_known_tokens_of_the_whole_block_are_random() -> None:
     drafter = build(tiny.seq2seq(), anchors=1, whole=True).train()
     seen: list[TrainingSlots] = []
     original = drafter.train_blocks
@@ -240,7 +240,7 @@ def test_the_whole_block_knows_some_tokens_and_never_all_of_a_rows_alike() -> No
     assert all(int(slots.anchor_BN[:, 4:].abs().sum()) == 0 for slots in seen)
 
 
-def test_tokens_beyond_the_end_do_not_count() -> None:
+def test_tokens_beyond_the_end_are_ignored() -> None:
     slots = TrainingSlots(
         torch.tensor([[0, 0, 2, 2]]), torch.tensor([0, 1, 0, 1]), torch.zeros(4), torch.ones(1, 4)
     )
@@ -249,8 +249,8 @@ def test_tokens_beyond_the_end_do_not_count() -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("changes", [{}, {"rank": 0}, {"shortlist": 9}], ids=str)
-def test_rounds_are_those_of_tandem_decoding(kind: str, changes: dict[str, int]) -> None:
-    """On a target's own greedy output, the estimate is what decoding then measures."""
+def test_rounds_equal_those_of_tandem_decoding(kind: str, changes: dict[str, int]) -> None:
+    """On greedy output of the target, the estimate equals the measured rounds."""
     target = MAKERS[kind](seed=3)
     drafter = build(target, **changes).eval()
     if changes.get("shortlist"):
@@ -298,7 +298,7 @@ def test_drafter_learns_to_predict() -> None:
     assert math.isfinite(losses[-1])
     tokens, rounds = count_rounds(drafter.eval(), inputs)
     assert tokens / rounds > 3
-    # It knows what it knows.
+    # Its confidence is high, and rightly so.
     backend = torch_calls(drafter.target, drafter=drafter)
     state = backend.encode([[4, 5, 6, 1]], capacity=20, drafting=True)
     draft = backend.draft(torch.tensor([[backend.start]]), state, 4)

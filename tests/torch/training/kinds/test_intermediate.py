@@ -52,7 +52,7 @@ def loss_of(
 def equation(
     model: LanguageModel, inputs: dict[str, Tensor], progress: float, smoothing: float
 ) -> Tensor:
-    """Sum layer by layer, token by token, straight from the formula."""
+    """The sum over layers and tokens, from the formula."""
     seen: list[Tensor] = []
     model.hidden(inputs["input_ids"], seen)
     total, count = torch.zeros((), dtype=torch.float64), 0
@@ -118,7 +118,7 @@ def test_matches_the_equation_and_its_gradient(
     ],
     ids=str,
 )
-def test_layers_of_every_build_predict(parts: dict[str, str]) -> None:
+def test_layers_of_every_model_predict(parts: dict[str, str]) -> None:
     model = tiny.language_model(dtype=torch.float64, layers=3, next_tokens=2, **parts).train()
     inputs, weights = batch(), list(model.parameters())
     fast, slow = loss_of(model, inputs, progress=0.1), equation(model, inputs, 0.1, 0.0)
@@ -128,7 +128,7 @@ def test_layers_of_every_build_predict(parts: dict[str, str]) -> None:
     )
 
 
-def test_lower_layers_fade_first_and_all_by_half() -> None:
+def test_layer_weights_decrease_to_zero_by_half() -> None:
     assert layer_weights(4, 0.0) == [1.0, 1.0, 1.0]
     assert layer_weights(4, 1 / 8) == pytest.approx([0.0, 1 / 2, 2 / 3])
     for layer in (1, 2, 3):
@@ -139,7 +139,7 @@ def test_lower_layers_fade_first_and_all_by_half() -> None:
     assert layer_weights(1, 0.0) == layer_weights(0, 0.0) == []
 
 
-def test_loss_is_plain_in_the_second_half() -> None:
+def test_the_second_half_uses_the_plain_loss() -> None:
     model, inputs = tiny.language_model(layers=3).train(), batch()
     divisor = float(IntermediateObjective().count(inputs))
     plain = LanguageModelObjective().loss(model, inputs, divisor=divisor, smoothing=0.1)
@@ -147,7 +147,7 @@ def test_loss_is_plain_in_the_second_half() -> None:
     assert loss_of(model, inputs, progress=0.0, smoothing=0.1) > 2 * plain
 
 
-def test_validation_is_the_plain_loss() -> None:
+def test_validation_uses_the_plain_loss() -> None:
     model, inputs = tiny.language_model(layers=3, next_tokens=3), batch()
     logits_NV = model(input_ids=inputs["input_ids"]).logits[:, :-1].flatten(0, 1)
     plain = torch.nn.functional.cross_entropy(logits_NV, inputs["labels"][:, 1:].flatten())
@@ -156,7 +156,7 @@ def test_validation_is_the_plain_loss() -> None:
     assert model.train()(**inputs).loss > 1.5 * plain
 
 
-def test_further_tokens_are_saved_and_change_nothing_that_is_written(tmp_path: Path) -> None:
+def test_further_tokens_are_saved_and_do_not_change_the_output(tmp_path: Path) -> None:
     model, plain = tiny.language_model(next_tokens=3), tiny.language_model(seed=1)
     plain.load_state_dict(
         {name: x for name, x in model.state_dict().items() if not name.startswith("next_tokens")}
@@ -186,7 +186,7 @@ def test_more_tokens_ahead_than_a_row_has() -> None:
 
 
 def test_segments_predict_further_tokens_too() -> None:
-    """Their labels have one column more than their inputs."""
+    """Labels of segments have one column more than the inputs."""
     tokens = torch.randint(4, tiny.VOCABULARY, (2, 6), generator=torch.manual_seed(0))
     inputs = {"input_ids": tokens[:, :-1], "labels": tokens}
     losses = []
@@ -197,7 +197,7 @@ def test_segments_predict_further_tokens_too() -> None:
 
 
 def excess_bytes(_: int) -> int:
-    """By how much auxiliary losses raise the peak of a new process, over plain ones."""
+    """How many bytes auxiliary losses add to the peak of a new process."""
     model = tiny.language_model(vocab_size=24_000, layers=5, next_tokens=2)
     plain = tiny.language_model(vocab_size=24_000, layers=5)
     inputs = batch(1, 512)
@@ -209,7 +209,7 @@ def excess_bytes(_: int) -> int:
     return peaks[1] - peaks[0]
 
 
-def test_nine_losses_more_do_not_hold_nine_times_the_logits() -> None:
+def test_nine_more_losses_do_not_store_nine_times_the_logits() -> None:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         excess = pool.submit(excess_bytes, 0).result()
     logits = 4 * 512 * 24_000
@@ -263,7 +263,7 @@ def log(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_resume_continues_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped after a quarter, where the second layer still counts."""
+    """The run stops after a quarter, where the second layer still has a weight."""
     heard: list[float] = []
 
     def set_progress(self: IntermediateObjective, progress: float) -> None:

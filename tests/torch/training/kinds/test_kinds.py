@@ -1,4 +1,4 @@
-"""Every `model.type` has a kind, and a memory chooses that of segments."""
+"""Every `model.type` has a kind; a memory selects the kind for segments."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -25,7 +25,7 @@ def test_every_type_has_a_kind() -> None:
 
 
 @pytest.mark.parametrize("memory", [0, 6])
-def test_a_memory_chooses_the_kind(tmp_path: Path, memory: int) -> None:
+def test_a_memory_selects_the_kind(tmp_path: Path, memory: int) -> None:
     keys = {"position": "relative", "max_positions": 8, "memory": memory}
     tiny.language_model(**keys).save_pretrained(tmp_path)
     expected = SegmentMemoryKind if memory else LanguageModelKind

@@ -68,7 +68,7 @@ def log(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_resumed_run_restores_the_memory_exactly(tmp_path: Path) -> None:
-    """Fourteen updates over several epochs, at once and with a stop in the middle."""
+    """Fourteen updates over several epochs, without and with a stop in the middle."""
     at_once = train_run(run_config(tmp_path, steps=14, run="a"))
     train_run(run_config(tmp_path, steps=7, run="b"))
     stopped = train_run(run_config(tmp_path, steps=14, run="b"))
@@ -102,7 +102,7 @@ def loss(objective: SegmentObjective, model: LanguageModel, seed: int) -> torch.
     return objective.loss(model, batch(seed), divisor=8.0, smoothing=0.0)
 
 
-def test_a_segment_is_predicted_from_the_one_before() -> None:
+def test_a_segment_is_predicted_from_the_previous_one() -> None:
     model, objective = objective_model(), SegmentObjective()
     assert objective.count(batch(0)) == 8
     loss(objective, model, 0)
@@ -110,7 +110,7 @@ def test_a_segment_is_predicted_from_the_one_before() -> None:
     assert not torch.equal(remembering, loss(SegmentObjective(), model, 1))
 
 
-def test_memory_survives_on_disk(tmp_path: Path) -> None:
+def test_memory_is_saved_and_loaded(tmp_path: Path) -> None:
     model, objective, again = objective_model(), SegmentObjective(), SegmentObjective()
     loss(objective, model, 0)
     objective.save(tmp_path, process=1)

@@ -1,4 +1,4 @@
-"""Segments continue those of the batch before, and contain every token."""
+"""Segments continue those of the previous batch and contain every token."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ SEGMENT = 7
 
 @pytest.fixture
 def text(tmp_path: Path) -> Prepared:
-    """Three documents of which two are short."""
+    """Three documents, one of them short."""
     for name, size in (("a", 150), ("b", 20), ("c", 91)):
         letters = "".join(chr(97 + (ord(name) * n + n * n) % 26) for n in range(size))
         (tmp_path / f"{name}.txt").write_text(letters)
@@ -50,7 +50,7 @@ def stream(text: Prepared, **changes: object) -> SegmentStream:
 
 
 def lanes(text: Prepared, epoch: int = 0, **changes: object) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and the labels they foretell, batch after batch side by side."""
+    """Inputs and labels of all batches, concatenated along the time axis."""
     batches = list(stream(text, **changes).batches_of(epoch))
     inputs = torch.cat([batch["input_ids"] for batch in batches], dim=1)
     return inputs, torch.cat([batch["labels"][:, 1:] for batch in batches], dim=1)
@@ -67,7 +67,7 @@ def test_every_token_is_predicted_once_an_epoch(text: Prepared) -> None:
     assert np.array_equal(lanes(text, 4, seed=None)[1][lanes(text, seed=None)[1] >= 0], tokens)
 
 
-def test_inputs_are_the_labels_before_and_documents_begin_anew(text: Prepared) -> None:
+def test_inputs_are_the_previous_labels_and_documents_start_with_bos(text: Prepared) -> None:
     bos, eos = text.tokenizer.bos_id, text.tokenizer.eos_id
     inputs, labels = lanes(text)
     assert (inputs[:, 0] == bos).all()
@@ -83,7 +83,7 @@ def test_inputs_are_the_labels_before_and_documents_begin_anew(text: Prepared) -
 def test_completions_span_segments(
     text: Prepared, segment: int, marks: tuple[int, int, int, int]
 ) -> None:
-    """Labels are those of the lane read whole, wherever it is cut and however far a mark lies."""
+    """Labels equal those of the uncut lane, for any cut and any distance of a mark."""
     tokens = whole(text).tolist()
     completions = Completions(tuple(tokens[slice(*marks[:2])]), tuple(tokens[slice(*marks[2:])]))
     for epoch in range(4):
@@ -94,7 +94,7 @@ def test_completions_span_segments(
     assert (labels == IGNORED).any()
 
 
-def test_ranks_share_the_lanes(text: Prepared) -> None:
+def test_ranks_divide_the_lanes(text: Prepared) -> None:
     both = [lanes(text, tokens=15, rank=rank, world_size=2) for rank in range(2)]
     alone = lanes(text, tokens=30)
     for part in range(2):

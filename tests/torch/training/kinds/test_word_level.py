@@ -36,7 +36,7 @@ def loss_of(
 
 
 def equation(model: Seq2Seq, teacher: Seq2Seq, share: float, smoothing: float) -> Tensor:
-    """Position by position and word by word, straight from the formula."""
+    """Position by position and token by token, from the formula."""
     inputs = batch()
     total = torch.zeros((), dtype=torch.float64)
     for row, labels in enumerate(inputs["labels"]):
@@ -54,7 +54,7 @@ def equation(model: Seq2Seq, teacher: Seq2Seq, share: float, smoothing: float) -
 
 
 @pytest.mark.parametrize(("share", "smoothing"), [(0.3, 0.1), (1.0, 0.0), (0.5, 0.0)])
-def test_the_loss_is_the_equation(share: float, smoothing: float) -> None:
+def test_loss_equals_the_equation(share: float, smoothing: float) -> None:
     model, teacher = tiny.seq2seq(dtype=torch.float64), tiny.seq2seq(seed=5, dtype=torch.float64)
     loss, slopes = loss_of(WordLevelObjective(teacher, share=share), model, smoothing=smoothing)
     expected = equation(model, teacher, share, smoothing)
@@ -65,7 +65,7 @@ def test_the_loss_is_the_equation(share: float, smoothing: float) -> None:
         torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-7)
 
 
-def test_zero_share_is_the_plain_loss() -> None:
+def test_zero_share_equals_the_plain_loss() -> None:
     model, teacher = tiny.seq2seq(), tiny.seq2seq(seed=5)
     found = loss_of(WordLevelObjective(teacher, share=0.0), model, smoothing=0.1)
     torch.testing.assert_close(found, loss_of(Objective(), model, smoothing=0.1))
