@@ -1,4 +1,4 @@
-"""What every test gets: fixed dice, one thread, no network, and uninitialised memory that shows."""
+"""Settings of every test: fixed seeds, one thread, no network, uninitialised memory is NaN."""
 
 import os
 import socket
@@ -8,12 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-# Read by libraries when they are imported, and by the processes tests start.
+# Libraries read these when they are imported; processes that tests start inherit them.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Tests compare with float32; those of the native core ask for it, whether or not it is installed.
+# Tests compare with float32; tests of the native core select it explicitly.
 os.environ.setdefault("OUTRIDER_BACKEND", "torch")
 os.environ["OUTRIDER_CACHE"] = "off"
 
@@ -43,21 +43,21 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Say how many models of random parts `test_combinations.py` makes."""
+    """Add `--random-models`, the number of models that `test_combinations.py` tests."""
     parser.addoption("--random-models", type=int, default=40, metavar="N")
 
 
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
-    """Seed torch, so that a failure comes back; numpy and random are never used unseeded."""
+    """Seed torch, so that failures are reproducible; numpy and random always get a seed."""
     torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def _uninitialised_memory_is_nan(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fill `torch.empty` with NaN: reading what nobody wrote then fails instead of passing.
+    """Fill `torch.empty` with NaN, so that reading uninitialised memory fails.
 
-    Not on a GPU, where some kernels have no deterministic form and would refuse to run.
+    Not on a GPU: some kernels have no deterministic form and would raise.
     """
     torch.use_deterministic_algorithms(request.node.get_closest_marker("gpu") is None)
     yield
@@ -69,20 +69,20 @@ DEVICES = ["cpu", *([pytest.param("cuda", marks=pytest.mark.gpu)] * torch.cuda.i
 
 @pytest.fixture(scope="session", params=DEVICES)
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """Where a contract is tested: the CPU, and a GPU where there is one (`pytest -m gpu`)."""
+    """The device of a test: the CPU, and a GPU if available (`pytest -m gpu`)."""
     return torch.device(request.param)
 
 
 @pytest.fixture
 def on_device(device: torch.device) -> Iterator[None]:
-    """Make the tensors and models of a test there, unless it says otherwise."""
+    """Create the tensors and models of a test on `device` by default."""
     with device:
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_network() -> Iterator[None]:
-    """Refuse to leave this machine; loopback serves tests of several processes."""
+    """Refuse connections to other machines; tests of several processes use loopback."""
     connect = socket.socket.connect
 
     def guarded(self: socket.socket, address: object) -> None:
@@ -104,7 +104,7 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def corpora() -> Path:
-    """The folder of shared corpora, or skip: they are too large to be in the repository."""
+    """The folder of shared corpora, which are too large for the repository; skip without it."""
     folder = os.environ.get("OUTRIDER_DATA")
     if not folder:
         pytest.skip("set OUTRIDER_DATA to the folder of shared corpora to run this test")
@@ -129,7 +129,7 @@ attacks: Counter[str] = Counter()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Count the commands of this process; a worker hands its counts to the controller."""
+    """Count the commands of this process; a worker sends its counts to the controller."""
     attacks.update(commands=forked.tried, seconds=round(forked.seconds))
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["attacks"] = dict(attacks)
@@ -142,7 +142,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many commands were tried."""
+    """Print how many commands were run."""
     if attacks["commands"]:
         told = f"{attacks['commands']} attacks in {attacks['seconds']} s of commands"
         terminalreporter.write_line(told)

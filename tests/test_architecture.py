@@ -1,4 +1,4 @@
-"""`docs/architecture.md` against the code: every step names files and names that exist."""
+"""Every step in `docs/architecture.md` names existing files and functions."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ TRACES = re.findall(r"^### ([^\n]+)\n\n((?:\d\. [^\n]+\n)+)", PAGE, re.MULTILINE
 
 
 def names_in(path: Path) -> set[str]:
-    """Return functions, classes and `Class.method` names that a module defines."""
+    """Return the functions, classes and `Class.method` names that a module defines."""
     found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -25,7 +25,7 @@ def names_in(path: Path) -> set[str]:
     return found
 
 
-def test_the_three_traces_name_what_exists() -> None:
+def test_the_three_traces_name_existing_functions() -> None:
     assert len(TRACES) == 3
     for title, text in TRACES:
         steps = text.splitlines()

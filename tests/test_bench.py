@@ -1,4 +1,4 @@
-"""Timing a model: every mode it can, on the same text, with the texts compared."""
+"""`outrider bench`: all supported modes on the same text, with the texts compared."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return drafted.save_translator(tmp_path_factory.mktemp("bench") / "model", ctc=True)
 
 
-def test_every_mode_and_batch_is_a_row(model: Path) -> None:
+def test_each_mode_and_batch_has_a_row(model: Path) -> None:
     result = bench({"one": model, "two": model}, TEXTS, batches=(1, 3), repeats=2)
     rows = result["rows"]
     modes = {(row["model"], row["mode"], row["batch"]) for row in rows}
@@ -37,12 +37,12 @@ def test_every_mode_and_batch_is_a_row(model: Path) -> None:
     assert result["peak_rss_mib"] > 10
 
 
-def test_a_pass_keeps_to_its_time(model: Path) -> None:
+def test_a_pass_stops_after_its_time(model: Path) -> None:
     rows = bench({"one": model}, TEXTS, batches=(1,), modes=("ar",), seconds=0.0)["rows"]
     assert [row["sentences"] for row in rows] == [1]
 
 
-def test_a_mode_that_a_model_lacks_is_refused_when_named(tmp_path: Path) -> None:
+def test_a_requested_mode_that_a_model_lacks_is_refused(tmp_path: Path) -> None:
     plain = drafted.save_language_model(tmp_path / "plain", drafter=False)
     rows = bench({"plain": plain}, TEXTS, batches=(2,), repeats=1, max_new_tokens=4)["rows"]
     assert [row["mode"] for row in rows] == ["ar"]
@@ -50,7 +50,7 @@ def test_a_mode_that_a_model_lacks_is_refused_when_named(tmp_path: Path) -> None
         bench({"plain": plain}, TEXTS, modes=("tandem",))
 
 
-def test_lines_are_spread_over_the_text(tmp_path: Path) -> None:
+def test_lines_are_chosen_evenly(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("".join(f"line {n}\n\n" for n in range(10)) + "x" * 1000 + "\n")
     assert choose_lines(path, 5) == [f"line {n}" for n in (0, 2, 4, 6, 8)]
@@ -72,7 +72,7 @@ def test_the_command_prints_and_writes_the_rows(
     assert "--mode: got 'quick'" in command(*line, "--mode", "ar,quick")[2]
 
 
-def test_words_that_moved_name_their_new_place(command: Command) -> None:
+def test_moved_commands_name_their_replacement(command: Command) -> None:
     assert command("bench", "decode", "demo/en-de")[::2] == (
         2,
         "outrider: bench decode: has moved; use outrider lab bench decode\n",
@@ -80,11 +80,11 @@ def test_words_that_moved_name_their_new_place(command: Command) -> None:
     assert "use outrider lab compare" in command("compare", "--help")[2]
 
 
-def test_without_the_laboratory_its_word_says_how_to_get_it(
+def test_lab_names_its_installation_if_missing(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
-    commands.cache_clear()  # another test may have built the tree
+    commands.cache_clear()  # another test may have filled the cache
     code, _, said = command("lab", "compare")
     assert code == 2
     assert "pip install --editable lab" in said

@@ -1,8 +1,8 @@
-"""Models of random parts: every way to decode one writes the same text, on every backend.
+"""Models of random parts: all decoding modes give the same text, on every backend.
 
-A text does not depend on its neighbours in a batch, nor on who drafts it; the native core writes
-what PyTorch writes. Model number i has parts drawn with seed i: `pytest --random-models 500
-tests/test_combinations.py` tries more of them.
+A text does not depend on the other rows of a batch or on the drafter; the native core gives the
+text of PyTorch. Model i has parts drawn with seed i: `pytest --random-models 500
+tests/test_combinations.py` tests more of them.
 """
 
 import random
@@ -72,7 +72,7 @@ def draw(dice: random.Random, *, translator: bool) -> dict[str, Any]:
 
 
 def save(dice: random.Random, folder: Path) -> tuple[bool, dict[str, Any]]:
-    """Save a model of random parts that go together; say whether it translates, and its parts."""
+    """Save a model of compatible random parts; return whether it is a translator, and its parts."""
     while True:
         translator = dice.random() < 0.6
         parts = draw(dice, translator=translator)
@@ -87,7 +87,7 @@ def save(dice: random.Random, folder: Path) -> tuple[bool, dict[str, Any]]:
 
 
 def attempt(write: Callable[..., Any], *texts: Any, **options: Any) -> Any:
-    """What is written, or that it is refused; nothing else may happen."""
+    """Return the text, or the type of the OutriderError; other exceptions propagate."""
     try:
         return write(*texts, **options)
     except OutriderError as error:
@@ -95,7 +95,7 @@ def attempt(write: Callable[..., Any], *texts: Any, **options: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_every_way_to_decode_writes_the_same(seed: int, tmp_path: Path) -> None:
+def test_all_decoding_modes_give_the_same_text(seed: int, tmp_path: Path) -> None:
     translator, parts = save(random.Random(seed), tmp_path / "model")
     greedy = {}
     for options in BACKENDS:

@@ -1,4 +1,4 @@
-"""Configs: what a user may write, and the one sentence they get when it is wrong."""
+"""Configs: accepted keys and values, and one error message for each mistake."""
 
 from enum import Enum
 from pathlib import Path
@@ -126,7 +126,7 @@ def test_file_then_overrides_in_order(tmp_path: Path) -> None:
     assert run.folder == Path("runs")
 
 
-def test_overrides_reach_everything(tmp_path: Path) -> None:
+def test_overrides_change_any_key(tmp_path: Path) -> None:
     path = write(tmp_path, "name: a\ntrain:\n")
     overrides = [
         "name=",
@@ -153,7 +153,7 @@ def test_an_override_that_is_not_yaml_is_text(tmp_path: Path) -> None:
     assert load_config(Run, write(tmp_path, ""), ["name=[half"]).name == "[half"
 
 
-def test_text_is_taken_as_written_without_interpolation(tmp_path: Path) -> None:
+def test_text_is_not_interpolated(tmp_path: Path) -> None:
     path = write(tmp_path, "name: ${HOME}/{x}/%s/$1/~\n")
     assert load_config(Run, path).name == "${HOME}/{x}/%s/$1/~"
 
@@ -163,7 +163,7 @@ def test_configs_are_frozen() -> None:
         Train().steps = 2  # type: ignore[misc]
 
 
-def test_empty_file_is_an_empty_mapping_and_a_byte_order_mark_is_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_and_a_byte_order_mark(tmp_path: Path) -> None:
     assert read_yaml(write(tmp_path, "# only a comment\n")) == {}
     assert read_yaml(write(tmp_path, b"\xef\xbb\xbfname: a\n")) == {"name": "a"}
 
@@ -291,25 +291,25 @@ def test_mistakes_name_key_value_and_what_is_accepted(values: Any, sentence: str
     assert complaint(values).startswith(sentence)
 
 
-def test_the_required_key_that_is_missing() -> None:
+def test_a_missing_required_key_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^name: is required; add it to the config") as caught:
         build_config(Run, {})
     assert caught.value.key == "name"
 
 
-def test_a_misspelt_key_is_told_before_the_one_it_leaves_missing() -> None:
+def test_a_misspelt_key_is_reported_before_a_missing_one() -> None:
     with pytest.raises(ConfigError, match=r"^nmae: unknown key \(did you mean 'name'\?\)"):
         build_config(Run, {"nmae": "a"})
 
 
-def test_a_prefix_goes_before_every_key() -> None:
+def test_a_prefix_precedes_every_key() -> None:
     with pytest.raises(ConfigError, match=r"^train\.steps: got 'x', expected a valid integer"):
         build_config(Train, {"steps": "x"}, prefix="train.")
     with pytest.raises(ConfigError, match=r"^runs\.a: name and folder must differ"):
         build_config(Run, {"name": "x", "folder": "x"}, prefix="runs.a.")
 
 
-def test_values_that_are_no_mapping() -> None:
+def test_values_that_are_not_a_mapping() -> None:
     with pytest.raises(ConfigError, match=r"^config: got 3, expected a section of `key: value`"):
         build_config(Run, 3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^1: got 1, expected a key that is text"):
@@ -332,7 +332,7 @@ anything = st.recursive(
 @example({"": None})
 @example({"a\nb": None})
 @example({"name": "x", "train": {"betas": {}}})
-def test_whatever_is_written_is_a_config_or_one_sentence(values: Any) -> None:
+def test_any_text_is_a_config_or_gives_one_error_message(values: Any) -> None:
     error = None
     try:
         build_config(Run, values)
@@ -400,7 +400,7 @@ plain = st.recursive(
 @example("0123")
 @example("a\nb: c # d")
 @example(1e-05)
-def test_what_is_dumped_reads_back(value: Any) -> None:
+def test_dumped_values_are_read_back_equal(value: Any) -> None:
     assert yaml12.parse(yaml12.dump(value)) == value
     line = yaml12.dump(value, flow=True)
     assert yaml12.parse(line) == value
@@ -413,7 +413,7 @@ def test_what_is_dumped_reads_back(value: Any) -> None:
     rate=st.floats(0, 1, exclude_min=True),
     free=st.dictionaries(st.text(), plain),
 )
-def test_a_config_written_as_yaml_reads_back_equal(
+def test_a_config_dumped_as_yaml_is_read_back_equal(
     name: str, folder: str, steps: int, rate: float, free: dict[str, Any]
 ) -> None:
     train = Train(steps=steps, learning_rate=rate, seed="random", precision=Precision.HALF)
@@ -456,7 +456,7 @@ def test_explain_lists_every_key_with_type_default_and_meaning() -> None:
 
 
 @pytest.mark.parametrize("value", ["\n", "a\tb\nc", ["\n"], "plain", None])
-def test_a_value_is_shown_on_one_line_and_read_back(value: object) -> None:
+def test_values_shown_on_one_line_are_read_back_equal(value: object) -> None:
     shown = show_value(value)
     assert "\n" not in shown
     assert yaml12.parse(shown) == value

@@ -1,4 +1,4 @@
-"""The model that comes with the repository: small enough, offline, and good in all three modes."""
+"""The English-German demo model: its size, origin and quality in all three modes."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def demo() -> Translator:
     return loaded
 
 
-def test_it_fits_and_says_where_it_comes_from() -> None:
+def test_size_and_origin() -> None:
     files = [path for path in DEMO.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 30_000_000
     assert not [path for path in files if path.suffix in (".bin", ".pt", ".pkl")]
@@ -33,7 +33,7 @@ def test_it_fits_and_says_where_it_comes_from() -> None:
         assert word in card
 
 
-def test_pages_call_it_a_toy() -> None:
+def test_the_documentation_calls_it_a_toy() -> None:
     pages = [page for page in DOCS.glob("*.md") if not page.name.startswith("index.")]
     for page in [DEMO / "README.md", *pages]:
         text = page.read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ def test_the_command_of_the_readme(mode: str, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.strip() == "Wo ist der Bahnhof?"
 
 
-def test_tandem_says_what_the_model_says_in_fewer_passes(demo: Translator) -> None:
+def test_tandem_gives_the_greedy_text_in_fewer_passes(demo: Translator) -> None:
     texts, stats = demo.translate(TEXTS, mode="tandem", draft_tokens=8, stats=True)
     assert texts == demo.translate(TEXTS)
     assert stats.tokens_per_round > 1.5

@@ -1,4 +1,4 @@
-"""The Chinese-English model that comes with the repository: small, licensed, and good enough."""
+"""The Chinese-English demo model: its size, licence and quality."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def demo() -> Translator:
     return loaded
 
 
-def test_it_fits_and_says_where_it_comes_from() -> None:
+def test_size_and_origin() -> None:
     files = [path for path in DEMO.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 45_000_000
     assert not [path for path in files if path.suffix in (".bin", ".pt", ".pkl")]
@@ -34,13 +34,13 @@ def test_it_fits_and_says_where_it_comes_from() -> None:
     assert {one.kind for one in read_weights(DEMO).values()} == {"float32", "int8", "int4"}
 
 
-def test_it_says_what_people_would(demo: Translator) -> None:
+def test_translations_of_common_sentences(demo: Translator) -> None:
     for text, found in zip(SAID, demo.translate(list(SAID)), strict=True):
         for word in SAID[text]:
             assert word in found.lower(), (text, found)
 
 
-def test_alone_and_together(demo: Translator) -> None:
+def test_a_batch_equals_single_texts(demo: Translator) -> None:
     texts = list(SAID)
     assert demo.translate(texts) == [demo.translate(text) for text in texts]
 

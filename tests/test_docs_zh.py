@@ -1,4 +1,4 @@
-"""The Chinese pages say what the English ones say: headings, commands, figures, names and links."""
+"""The Chinese pages have the headings, commands, figures, names and links of the English ones."""
 
 import re
 from collections import Counter
@@ -31,34 +31,34 @@ def read(path: Path) -> str:
 
 
 def headings(text: str) -> list[tuple[int, str, str]]:
-    """Level, words and identifier of every heading that is not a comment in code."""
+    """Return level, text and identifier of every heading outside code blocks."""
     return [
         (len(marks), words, name) for marks, words, name in HEADING.findall(FENCE.sub("", text))
     ]
 
 
 def commands(text: str) -> list[str]:
-    """Every block of code, without comments and without sentences in quotes."""
+    """Return every code block, without comments and quoted text."""
     blocks = (SENTENCE.sub('"…"', block) for block in FENCE.findall(text))
     return [COMMENT.sub("", block).replace(".zh.md", ".md") for block in blocks]
 
 
 def sections(text: str) -> list[str]:
-    """What stands before the first heading and below each, without blocks of code."""
+    """Return the text before the first heading and below each, without code blocks."""
     return re.split(r"^#{1,6} .*$", FENCE.sub("", text), flags=re.MULTILINE)
 
 
 def said(section: str) -> dict[str, Counter[str]]:
-    """What a translation must keep: figures of the prose, names in code, and where links lead."""
+    """Return what a translation must keep: figures in prose, names in code and link targets."""
     links = Counter(link.replace(".zh.md", ".md") for link in LINK.findall(section))
-    links -= Counter({"README.md": links["README.md"]})  # the way to the other language
+    links -= Counter({"README.md": links["README.md"]})  # the link to the other language
     prose = LINK.sub("]", CODE.sub("", section))
     figures = Counter(NUMBER.findall(re.sub(r"^ *\d+\. |<!--.*?-->|<img.*?>", "", prose)))
     return {"figures": figures, "code": Counter(set(CODE.findall(section))), "links": links}
 
 
 def differences(english: str, chinese: str) -> list[str]:
-    """Where a translation has left its original; empty if nowhere."""
+    """Return the differences between a translation and its original."""
     ours, theirs = headings(english), headings(chinese)
     if [level for level, *_ in ours] != [level for level, *_ in theirs]:
         return [
@@ -79,7 +79,7 @@ def differences(english: str, chinese: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_translation_is_in_step(page: Path) -> None:
+def test_a_translation_matches_its_original(page: Path) -> None:
     assert differences(read(english_of(page)), read(page)) == []
 
 
@@ -127,13 +127,13 @@ def test_comments_and_sentences_may_differ() -> None:
         ("b.zh.md", "c.md", "links"),
     ],
 )
-def test_a_translation_out_of_step_is_noticed(before: str, after: str, told: str) -> None:
+def test_differences_are_detected(before: str, after: str, told: str) -> None:
     assert before in CHINESE
     (found, *_) = differences(ENGLISH, CHINESE.replace(before, after))
     assert told in found
 
 
-def test_the_readmes_lead_to_each_other_and_to_pages_in_their_language() -> None:
+def test_the_readmes_link_to_each_other_and_to_pages_in_their_language() -> None:
     assert read(ROOT / "README.md").startswith("[中文](README.zh.md)")
     chinese = read(ROOT / "README.zh.md")
     assert chinese.startswith("[English](README.md)")
@@ -146,7 +146,7 @@ def test_the_readmes_lead_to_each_other_and_to_pages_in_their_language() -> None
             assert not path.with_suffix(".zh.md").exists(), f"{target} has a translation"
 
 
-def test_pages_link_by_the_english_name_which_the_site_resolves() -> None:
+def test_pages_link_by_the_english_file_name() -> None:
     for page in PAGES[1:]:
         assert not re.search(r"\]\([^)]*\.zh\.md", read(page)), page
 
@@ -160,11 +160,11 @@ def test_every_page_has_a_chinese_name_in_the_menu() -> None:
     alone = [page for page in pages if not page.with_suffix(".zh.md").exists()]
     named = {headings(read(page))[0][1] for page in alone}
     sections = set(re.findall(r"^  - (\w+):", site.partition("\nnav:\n")[2], re.MULTILINE))
-    kinds = {page.stem for page in (DOCS / "attention").glob("*.md")}  # called alike everywhere
+    kinds = {page.stem for page in (DOCS / "attention").glob("*.md")}  # same name in Chinese
     assert (named | sections) - kinds == known
 
 
-def test_what_is_written_by_code_is_chinese_too() -> None:
+def test_generated_text_is_chinese() -> None:
     home = docs_part("home")
     page = SimpleNamespace(file=SimpleNamespace(src_uri="index.zh.md"))
     shown = home.on_page_markdown(read(DOCS / "index.zh.md"), page=page)
@@ -177,7 +177,7 @@ def test_what_is_written_by_code_is_chinese_too() -> None:
     assert home.KINDS["en"].keys() == home.KINDS["zh"].keys()
 
 
-def test_a_page_in_english_says_so_on_the_chinese_site_alone() -> None:
+def test_english_pages_have_a_notice_on_the_chinese_site_only() -> None:
     chinese = docs_part("chinese")
     for language, name, told in (
         ("zh", "data.md", True),

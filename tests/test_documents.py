@@ -1,4 +1,4 @@
-"""Pages say what the code and the files of results say, and name what they speak of."""
+"""The pages agree with the code and with the files in results/."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def result(path: str) -> Any:
 
 
 def section(page: str, heading: str) -> str:
-    """Return what stands below a heading, up to the next."""
+    """Return the text below a heading, up to the next heading."""
     found = page.partition(f"## {heading}\n")[2]
     assert found, heading
     return found.partition("\n## ")[0]
@@ -57,13 +57,13 @@ def read_families() -> set[str]:
     return {*READERS, *FILE_READERS}
 
 
-def test_the_faq_names_every_family_that_is_read() -> None:
+def test_the_faq_names_every_supported_family() -> None:
     answer = section(read("docs/faq.md"), "Which models can it load?")
     for family in read_families():
         assert re.search(rf"(?<!\w){FAMILIES[family]}(?!\w)", answer), family
 
 
-def test_no_page_sends_users_of_a_family_that_is_read_elsewhere() -> None:
+def test_the_page_of_peers_does_not_exclude_supported_families() -> None:
     page = section(read("docs/peers.md"), "Take something else if")
     advice = next(line for line in page.splitlines() if "model family" in line)
     for family in (*READERS, "nllb"):
@@ -96,7 +96,7 @@ def test_documents_and_papers_are_named() -> None:
         assert found is None, f"{path}: {found}"
 
 
-def test_the_first_start_is_the_one_measured() -> None:
+def test_the_time_of_the_first_start_is_the_measured_one() -> None:
     measured = result("results/bench-start.json")
     answer = section(read("docs/faq.md"), "Why is starting slow?")
     times = [measured["seconds"], measured["packing"]["seconds"]]
@@ -122,7 +122,7 @@ def test_the_demo_is_compared_with_its_teacher_in_ctranslate2() -> None:
         assert re.search(rf"\| {row['engine']} \| {row['batch']} \| [\d.]+ \| {times} \|", card)
 
 
-def test_how_mixed_heads_grow_is_measured() -> None:
+def test_the_growth_of_mixed_heads_is_measured() -> None:
     kinds = result("results/attention.json")["kinds"]
     page = " ".join(read("docs/attention/mixed.md").split())
     assert f"to the power of {kinds['mixed']['slope']:.2f}," in page
@@ -137,7 +137,7 @@ def episodes(curve: list[float]) -> int:
     return 64 * next((update for update, mean in enumerate(means, 10) if mean >= 0.95), 120)
 
 
-def test_the_maze_is_told_as_it_went() -> None:
+def test_the_figures_of_the_maze_are_the_measured_ones() -> None:
     page, measured = read("examples/memory-rl/README.md"), result("examples/memory-rl/memory.json")
     for name in ("Transformer", "GTrXL, gate bias 2", "GTrXL, gate bias 7"):
         runs = [one for one in measured["runs"] if one["name"] == name]

@@ -1,4 +1,4 @@
-"""The error tree: one base, one sentence each."""
+"""The exception classes: one base class, one line per message."""
 
 import inspect
 
@@ -8,7 +8,7 @@ from outrider import errors
 from outrider.errors import ConfigError, DataError, MissingExtraError, OutriderError, nearest
 
 
-def test_every_public_error_is_an_outrider_error_and_in_the_picture() -> None:
+def test_every_public_error_is_an_outrider_error_and_documented() -> None:
     classes = [getattr(errors, name) for name in errors.__all__]
     found = [item for item in classes if inspect.isclass(item) and issubclass(item, Exception)]
     found = [item for item in found if not issubclass(item, Warning)]
@@ -25,7 +25,7 @@ def test_config_error_starts_with_its_key() -> None:
     assert error.key == "train.steps"
 
 
-def test_missing_extra_says_how_to_install_it() -> None:
+def test_missing_extra_names_the_installation_command() -> None:
     assert str(MissingExtraError("matplotlib", "plot", "drawing curves")) == (
         "drawing curves needs matplotlib, which is not installed: pip install 'outrider[plot]'"
     )

@@ -1,7 +1,7 @@
-"""Every preset of the family, made small: it trains, saves, is evaluated with beams, loads, writes,
-and tandem is greedy.
+"""Every preset of the family at small size: training, saving, beam evaluation, loading and
+decoding; tandem equals greedy.
 
-A masked language model does not write; a translator reads with it.
+A masked language model does not generate; a translator uses it as its encoder.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ from tests.helpers.family import (
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_preset_trains_loads_and_writes(name: str, tmp_path: Path) -> None:
+def test_a_preset_trains_loads_and_generates(name: str, tmp_path: Path) -> None:
     config = small(name, tmp_path)
     folder = train_run(config)
     give_drafter(folder)
@@ -45,7 +45,7 @@ def test_a_preset_trains_loads_and_writes(name: str, tmp_path: Path) -> None:
     assert scores(folder.parent)
 
 
-def test_the_plain_transformer_reads_with_a_masked_model(tmp_path: Path) -> None:
+def test_a_plain_transformer_with_a_masked_model_as_encoder(tmp_path: Path) -> None:
     (tmp_path / "pairs").mkdir()
     folder = train_run(small("masked-lm", tmp_path))
     score = evaluate_text(folder, text=tmp_path / "target.txt")["scores"]
@@ -60,8 +60,8 @@ def test_the_plain_transformer_reads_with_a_masked_model(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("name", "trust"), [("ar-nar", 0.999), ("ar-nar-text", 0.9)])
-def test_the_two_halves_of_ar_nar(name: str, trust: float, tmp_path: Path) -> None:
-    """The parallel half is trained for the other one, and tandem still is greedy."""
+def test_both_halves_of_ar_nar(name: str, trust: float, tmp_path: Path) -> None:
+    """The parallel half is trained for the other half, and tandem still equals greedy."""
     target = train_run(small(name, tmp_path))
     values = yaml.safe_load((FAMILY / f"{name}-drafter.yaml").read_text())
     values |= {
@@ -79,7 +79,7 @@ def test_the_two_halves_of_ar_nar(name: str, trust: float, tmp_path: Path) -> No
     for gamma in (0.5, 1.0):
         texts, stats = write(PROMPTS, mode="tandem", gamma=gamma, max_new_tokens=12, stats=True)
         assert len(texts) == len(PROMPTS)
-        # After two updates the LSTM of text drafts padding at times, which must not be said.
+        # After two updates the LSTM for text sometimes drafts padding, which must not be generated.
         assert stats.acceptance >= gamma * trust
 
 

@@ -1,4 +1,4 @@
-"""Beside busy processes PyTorch stays usable: its OpenMP threads do not spin for long."""
+"""OpenMP threads of PyTorch spin only briefly, so it stays usable beside busy processes."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ ASKED = "import outrider, torch; torch.ones(64, 64) @ torch.ones(64, 64)"
 
 
 def displayed(**variables: str) -> str:
-    """Return what OpenMP says of its settings when a new process loads it."""
+    """Return the OpenMP settings that a new process displays."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -28,11 +28,11 @@ def displayed(**variables: str) -> str:
 
 
 def test_threads_wait_without_spinning_for_milliseconds() -> None:
-    """By default it is 300,000 turns: decoding two to a core took ten times as long."""
+    """The default is 300,000 turns: decoding with two processes per core took ten times as long."""
     assert "GOMP_SPINCOUNT = '1000'" in displayed()
 
 
-def test_what_the_user_sets_stays() -> None:
+def test_settings_of_the_user_are_kept() -> None:
     assert "GOMP_SPINCOUNT = '7'" in displayed(GOMP_SPINCOUNT="7")
     assert "OMP_WAIT_POLICY = 'ACTIVE'" in displayed(OMP_WAIT_POLICY="active")
     assert "GOMP_SPINCOUNT = '1000'" not in displayed(OMP_WAIT_POLICY="active")

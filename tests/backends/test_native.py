@@ -1,4 +1,4 @@
-"""The native core in float32 is the torch backend, to rounding: logits, drafts and slots."""
+"""The native core in float32 equals the torch backend up to rounding: logits, drafts, slots."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def ids(backend: Any, *shape: int) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
 def test_logits_equal_those_of_torch(kind) -> None:
-    """Ragged prompts, blocks, single tokens; tokens taken back; rows dropped, moved and copied."""
+    """Ragged prompts, blocks, single tokens; rollback; rows dropped, reordered and copied."""
     model = native_tiny.build(kind)
     backends = both(model)
     source = native_tiny.rows(model, LENGTHS)
@@ -83,7 +83,7 @@ def test_drafts_equal_those_of_torch(kind, drafter) -> None:
         for backend, state in zip(backends, states, strict=True):
             backend.extend(tokens_BT, state, **options)
 
-    compare()  # before the first token there is no state to start from
+    compare()  # before the first token the state is empty
     extend(ids(backends[0], 3, 5), count_B=torch.tensor([5, 1, 3]))
     compare(uniform_BK=torch.rand(3, 4), temperature=0.7)
     for state in states:
@@ -91,13 +91,13 @@ def test_drafts_equal_those_of_torch(kind, drafter) -> None:
     compare()
     extend(ids(backends[0], 3, 2), count_B=torch.tensor([0, 2, 1]))
     for state in states:
-        state.rollback([2, 1, 3])  # the first row is as it was two extends ago
+        state.rollback([2, 1, 3])  # the first row returns to its length of two extends ago
         state.select([1, 0, 0])
     compare(uniform_BK=torch.rand(3, 4), temperature=3.0)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_blocks_that_are_partly_told_equal_those_of_torch(drafter) -> None:
+def test_partly_known_blocks_equal_those_of_torch(drafter) -> None:
     model = native_tiny.build("marian")
     backends = both(model, drafter=native_tiny.build_drafter(model, **DRAFTERS[drafter]))
     source = native_tiny.rows(model, LENGTHS)
@@ -144,7 +144,7 @@ def test_slots_equal_those_of_torch(kind, parts) -> None:
     ],
     ids=str,
 )
-def test_every_loop_says_what_it_says_on_torch(options) -> None:
+def test_every_decoding_loop_gives_the_text_of_torch(options) -> None:
     model = native_tiny.build("marian", seed=3)
     parts = {"drafter": native_tiny.build_drafter(model), "ctc": native_tiny.build_ctc(model)}
     source = native_tiny.rows(model, [5, 2, 9])
@@ -156,7 +156,7 @@ def test_every_loop_says_what_it_says_on_torch(options) -> None:
         assert [one.score for one in row] == pytest.approx([one.score for one in other], abs=1e-3)
 
 
-def test_int8_is_near_float32() -> None:
+def test_int8_is_close_to_float32() -> None:
     for kind in KINDS:
         model = native_tiny.build(kind)
         source, tokens_BT = native_tiny.rows(model, LENGTHS), torch.randint(20, (3, 8))
@@ -168,7 +168,7 @@ def test_int8_is_near_float32() -> None:
         assert 1e-5 < error < 0.05, (kind, error)
 
 
-def test_weights_of_other_dtypes_are_computed_in_the_cores_own() -> None:
+def test_weights_of_other_dtypes_are_converted() -> None:
     model = native_tiny.build("marian").to(torch.bfloat16)
     backend = native_calls(model, dtype="float32", threads=1)
     expected = torch_calls(model.float())
@@ -177,7 +177,7 @@ def test_weights_of_other_dtypes_are_computed_in_the_cores_own() -> None:
     close(found, expected.extend(tokens_BT, expected.encode(source, capacity=3)))
 
 
-def test_what_a_loop_must_know() -> None:
+def test_properties_that_decoding_loops_use() -> None:
     model = native_tiny.build("learned")
     backend = native_calls(model, drafter=native_tiny.build_drafter(model), threads=2)
     torch_backend = torch_calls(model, drafter=native_tiny.build_drafter(model))
@@ -200,7 +200,7 @@ def test_what_a_loop_must_know() -> None:
 
 
 @pytest.mark.parametrize("kind", ["marian", "text rotary"])
-def test_next_to_no_temperature_drafts_the_likeliest_and_the_highest_all_alike(kind) -> None:
+def test_drafts_at_the_lowest_and_highest_temperature(kind) -> None:
     model = native_tiny.build(kind)
     backend = native_calls(model, drafter=native_tiny.build_drafter(model), threads=1)
     source = native_tiny.rows(model, [3, 5, 1])

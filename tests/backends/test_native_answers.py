@@ -1,4 +1,4 @@
-"""What the core answers itself is what the question says of its scores, whoever else is asked."""
+"""Answers computed in the native core equal those of `query.answer` on its logits."""
 
 import math
 from itertools import pairwise
@@ -55,7 +55,7 @@ def forbidden(draw: Any, rows: int) -> Forbidden:
 
 @st.composite
 def questions(draw: Any, rows: int, places: int) -> Any:
-    """A question about so many rows, of which each is fed so many tokens."""
+    """A query for a number of rows, each fed `places` tokens."""
     kind = draw(st.sampled_from(["likeliest", "given"] + ["top", "draw"] * (places == 1)))
     if kind == "likeliest":
         return Argmax(draw(forbidden(rows)), draw(st.booleans()))
@@ -78,7 +78,7 @@ def close(found: Any, expected: Any) -> None:
 
 
 def same(query: Any, found: Any, expected: Any, counts: list[int]) -> None:
-    """The answers agree as far as rows have tokens; log-probabilities up to rounding."""
+    """Compare the tokens of each row exactly and log-probabilities up to rounding."""
     if isinstance(query, LogProbs):
         for one, other, count in zip(found, expected, counts, strict=True):
             close(one, other[: min(count, len(one))])
@@ -101,7 +101,7 @@ def same(query: Any, found: Any, expected: Any, counts: list[int]) -> None:
 
 @settings(max_examples=120)
 @given(data=st.data(), seed=st.integers(0, 2**16))
-def test_answers_are_those_of_the_question(backends, data, seed) -> None:
+def test_answers_equal_those_computed_from_logits(backends, data, seed) -> None:
     dice = np.random.default_rng(seed)
     rows = data.draw(st.integers(1, 5))
     source = [[3 + n, 1] for n in range(rows)]
@@ -128,8 +128,8 @@ def test_answers_are_those_of_the_question(backends, data, seed) -> None:
 
 @pytest.mark.parametrize("top_k", [None, 3, 100, 900])
 @pytest.mark.parametrize("top_p", [None, 0.99, 0.7, 0.01])
-def test_draws_from_many_words_are_those_of_the_question(top_k, top_p) -> None:
-    """More than are kept in order while a row is read, so that some are sorted."""
+def test_samples_from_a_large_vocabulary_equal_those_computed_from_logits(top_k, top_p) -> None:
+    """More candidates than the core keeps sorted while it reads a row."""
     rows, dice = 40, np.random.default_rng(0)
     model = native_tiny.rough(tiny.seq2seq(vocab_size=700, hidden_size=32), 0)
     backend = NativeBackend(parts_of(model), threads=2)
@@ -148,7 +148,7 @@ def test_draws_from_many_words_are_those_of_the_question(top_k, top_p) -> None:
 
 @settings(max_examples=60)
 @given(data=st.data(), seed=st.integers(0, 2**16))
-def test_several_questions_in_one_call_are_each_what_they_are_alone(backends, data, seed) -> None:
+def test_grouped_queries_equal_separate_calls(backends, data, seed) -> None:
     dice = np.random.default_rng(seed)
     rows = data.draw(st.integers(1, 6))
     order = data.draw(st.permutations(range(rows)))
@@ -170,8 +170,8 @@ def test_several_questions_in_one_call_are_each_what_they_are_alone(backends, da
         assert answer == backend.extend([fed[row] for row in members], state, one)
 
 
-def test_no_scores_leave_the_core(backends, monkeypatch) -> None:
-    """Nor are any computed where nothing is asked."""
+def test_no_logits_leave_the_core(backends, monkeypatch) -> None:
+    """Without queries that need logits, the core's `extend` is never called."""
 
     class Deaf:
         def __init__(self, inner: Any) -> None:
@@ -228,7 +228,7 @@ wrong: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", wrong)
-def test_a_wrong_question_is_refused_and_nothing_is_taken_in(backends, name) -> None:
+def test_an_invalid_query_is_refused_and_the_state_is_unchanged(backends, name) -> None:
     query, message = wrong[name]
     state = backends[0].encode([[3, 1], [4, 1]], capacity=8)
     with pytest.raises(InputError, match=message):
@@ -236,6 +236,6 @@ def test_a_wrong_question_is_refused_and_nothing_is_taken_in(backends, name) -> 
     assert state.lengths == [0, 0]
 
 
-def test_a_question_with_a_part_of_its_own_is_answered_from_scores(backends) -> None:
+def test_queries_that_the_core_cannot_answer_use_logits(backends) -> None:
     assert native_answers.to_core(Grouped((Part([0], 1, Logits()),)), 2) is None
     assert native_answers.to_core(Argmax(closeness=0.1), 2) is None

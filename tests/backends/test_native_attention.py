@@ -1,4 +1,4 @@
-"""Where the core's decoder looks: the weights that PyTorch's attention has, row by row."""
+"""Cross-attention weights of the core's decoder against those of PyTorch, row by row."""
 
 from typing import Any
 
@@ -56,8 +56,8 @@ def test_rows_do_not_change_each_other() -> None:
     assert not together[2:, ..., len(sources[2]) :].any()
 
 
-def test_looking_is_taking_in() -> None:
-    """What follows is what follows any other way to take the tokens in."""
+def test_cross_attention_appends_the_tokens() -> None:
+    """Logits after `cross_attention` equal those after `extend`."""
     core = NativeBackend(parts_of(native_tiny.build("marian")))
     state = core.encode([SOURCE], capacity=9)
     core.core.cross_attention(state.core, [TOKENS[:4]])
@@ -66,7 +66,7 @@ def test_looking_is_taking_in() -> None:
     np.testing.assert_array_equal(logits, whole)
 
 
-def test_what_cannot_be_looked_at() -> None:
+def test_invalid_calls_are_refused() -> None:
     text = NativeBackend(parts_of(native_tiny.build("text")))
     with pytest.raises(InputError, match="has no source"):
         text.cross_attention([], [2, 3])

@@ -1,4 +1,4 @@
-"""Whatever the native core is given, it answers or says what is wrong, and goes on afterwards."""
+"""Invalid calls of the native core give an error message and leave it usable."""
 
 import gc
 import threading
@@ -36,7 +36,7 @@ def backend() -> TensorCalls:
 
 
 def open_state(backend: TensorCalls) -> NativeState:
-    """Two rows of three tokens each, with room for 10."""
+    """Open two rows of three tokens each, with a capacity of 10."""
     state = backend.encode(SOURCE, capacity=10, drafting=True, parallel=True)
     backend.extend(TOKENS_BT, state)
     return state
@@ -173,7 +173,7 @@ wrong_calls: dict[str, tuple[Call, str]] = {
 
 
 @pytest.mark.parametrize("name", wrong_calls)
-def test_a_wrong_call_is_refused_and_the_state_stays_usable(backend, name) -> None:
+def test_an_invalid_call_is_refused_and_the_state_stays_usable(backend, name) -> None:
     call, message = wrong_calls[name]
     expected = backend.extend(LAST_B1, open_state(backend))
     drafted = backend.draft(LAST_B1, open_state(backend), 3)
@@ -181,7 +181,7 @@ def test_a_wrong_call_is_refused_and_the_state_stays_usable(backend, name) -> No
     with pytest.raises(InputError, match=message):
         call(backend, state)
     if len(state.lengths) != 2:
-        return  # what was right about the call has been done
+        return  # the valid part of the call has been executed
     state.rollback([3, 3])
     for found, other in zip(backend.draft(LAST_B1, state, 3), drafted, strict=True):
         assert torch.equal(found, other)
@@ -193,15 +193,15 @@ def test_a_wrong_call_is_refused_and_the_state_stays_usable(backend, name) -> No
     [[[1.5], [2.5]], [["a"], ["b"]], [3, 4], [[3], None], None, [[3], [2**40]]],
     ids=["fractions", "letters", "one axis", "a row of nothing", "nothing", "huge id"],
 )
-def test_what_are_no_rows_of_ids_is_refused(backend, tokens) -> None:
+def test_tokens_that_are_not_rows_of_ids_are_refused(backend, tokens) -> None:
     state = open_state(backend)
     with pytest.raises(TypeError, match="incompatible function arguments"):
         backend.core.extend(state.core, tokens, False)
     assert state.lengths == [3, 3]
 
 
-def test_rows_may_take_in_nothing(backend) -> None:
-    """A row of no tokens has no logits, and stays as it is: what it took in last can go."""
+def test_rows_without_new_tokens(backend) -> None:
+    """A row without new tokens has no logits and does not change; it can still be rolled back."""
     state, other = open_state(backend), open_state(backend)
     assert backend.extend([[], []], state, Logits()).shape == (2, 0, WORDS)
     found = backend.extend(LAST_B1, state, count_B=torch.tensor([0, 1]), last=True)
@@ -212,7 +212,7 @@ def test_rows_may_take_in_nothing(backend) -> None:
     assert state.lengths == [1, 4]
 
 
-def test_what_a_state_was_not_opened_for_is_refused(backend) -> None:
+def test_uses_that_a_state_was_not_opened_for_are_refused(backend) -> None:
     state = backend.encode(SOURCE, capacity=10)
     with pytest.raises(InputError, match="was not opened for drafting"):
         backend.draft(LAST_B1, state, 2)
@@ -228,7 +228,7 @@ def test_what_a_state_was_not_opened_for_is_refused(backend) -> None:
         text.encode([[3]], capacity=2)
 
 
-def test_learned_positions_end(backend) -> None:
+def test_learned_positions_are_limited(backend) -> None:
     learned = native_calls(native_tiny.build("learned"), threads=1)
     with pytest.raises(InputError, match="41 tokens exceed the 40 positions"):
         learned.encode([[3]], capacity=41)
@@ -237,7 +237,7 @@ def test_learned_positions_end(backend) -> None:
 
 
 def test_a_state_of_another_model_is_refused(backend) -> None:
-    """It may have other layers and widths: reading it would be reading anything."""
+    """It may have other layers and widths, so reading it would be out of bounds."""
     small = native_calls(native_tiny.build("plain"), threads=1)
     state = small.encode(SOURCE, capacity=10)
     with pytest.raises(InputError, match="a state of another model"):
@@ -257,8 +257,8 @@ def test_states_and_logits_outlive_their_model() -> None:
     assert torch.equal(logits, expected)
 
 
-def test_logits_are_the_callers_own(backend) -> None:
-    """Memory is used again, but only once nobody holds it."""
+def test_returned_logits_are_never_overwritten(backend) -> None:
+    """A buffer is reused only after the caller has released it."""
     state = open_state(backend)
     kept = [backend.extend(torch.tensor([[n], [n]]), state) for n in range(3, 8)]
     copies = [logits.clone() for logits in kept]
@@ -269,7 +269,7 @@ def test_logits_are_the_callers_own(backend) -> None:
         assert torch.equal(logits, other)
 
 
-def test_models_do_not_know_of_each_other() -> None:
+def test_models_are_independent() -> None:
     kinds = ["marian", "text", "silu", "learned"]
     models = [native_tiny.build(kind) for kind in kinds]
     source = [native_tiny.rows(model, [4, 7]) for model in models]
@@ -284,7 +284,7 @@ def test_models_do_not_know_of_each_other() -> None:
     assert all(torch.equal(one, other) for one, other in zip(found, alone, strict=True))
 
 
-def test_threads_with_states_of_their_own_do_not_disturb_each_other(backend) -> None:
+def test_threads_with_separate_states_are_independent(backend) -> None:
     requests = [Request(source=(4 + n, 5, 1), max_new_tokens=12) for n in range(6)]
     config = DecodeConfig(scores=True)
     expected = [greedy(backend, [request], config) for request in requests]
@@ -317,13 +317,13 @@ def test_two_threads_cannot_use_one_state() -> None:
             extended += 1
         except InputError as error:
             messages.add(str(error))
-            if state.lengths[0]:  # the other thread was in its rollback when ours came
+            if state.lengths[0]:  # the other thread's rollback was in progress
                 state = backend.encode([[3] * 5], capacity=400)
         if messages and extended:
             break
     done.set()
     thread.join()
-    # The other thread may also ask for a length that is no longer the state's.
+    # The other thread may also pass a length that is no longer that of the state.
     late = "backend native: rollback may only undo tokens of the last extend"
     taken = "backend native: this state is in use by another thread"
     assert taken in messages
@@ -333,7 +333,7 @@ def test_two_threads_cannot_use_one_state() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_no_numbers_are_named(value) -> None:
+def test_weights_that_are_not_finite_are_named(value) -> None:
     model = native_tiny.build("marian")
     with torch.no_grad():
         model.decoder.blocks[1].feedforward.up.weight[3, 4] = value
@@ -408,7 +408,7 @@ def test_instruction_sets_are_chosen_by_name(monkeypatch) -> None:
     assert native_calls(model, threads=1).instruction_set == names[0]
 
 
-def test_wrong_options_are_named() -> None:
+def test_invalid_options_are_named() -> None:
     model = native_tiny.build("plain")
     with pytest.raises(ConfigError, match=r"^dtype: got 'int4', expected one of int8, float32"):
         native_calls(model, dtype="int4")
@@ -421,7 +421,7 @@ def test_wrong_options_are_named() -> None:
         native_calls(model, drafter=another)
 
 
-def test_repeating_rows_twice_is_our_own_mistake(backend) -> None:
+def test_repeating_rows_twice_is_a_value_error(backend) -> None:
     with pytest.raises(ValueError, match="repeated already"):
         open_state(backend).repeat_rows(2).repeat_rows(2)
 

@@ -1,4 +1,4 @@
-"""Whatever the native core throws, and wherever, is an error of our tree."""
+"""Every exception of the native core becomes an OutriderError."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ def backend() -> NativeBackend:
 
 
 class Broken:
-    """A core, or one of its states, of which every call fails."""
+    """A core or a state in which every call fails."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -93,7 +93,7 @@ core_errors: dict[str, tuple[Callable[[], Exception], type[Exception], str]] = {
 
 @pytest.mark.parametrize("kind", core_errors)
 @pytest.mark.parametrize("name", core_calls)
-def test_errors_of_the_core_are_converted_and_wrong_calls_are_not(
+def test_errors_of_the_core_are_converted_and_invalid_calls_are_not(
     backend, monkeypatch, name, kind
 ) -> None:
     make, expected, message = core_errors[kind]
@@ -104,8 +104,10 @@ def test_errors_of_the_core_are_converted_and_wrong_calls_are_not(
         core_calls[name](backend, state)
 
 
-def test_threads_that_the_system_does_not_give_are_one_sentence() -> None:
-    """Each wants 8 MiB of addresses for its stack, of which this process may not have so many."""
+def test_too_many_threads_give_one_error_message() -> None:
+    """Each thread needs 8 MiB of address space for its stack, more in all than this process may
+    have.
+    """
     resource = pytest.importorskip("resource")
     model = native_tiny.build("plain")
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -118,8 +120,8 @@ def test_threads_that_the_system_does_not_give_are_one_sentence() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def test_more_memory_than_there_is_gives_one_sentence() -> None:
-    """A million places of many wide layers; nothing of it is ever touched."""
+def test_too_little_memory_gives_one_error_message() -> None:
+    """A million positions of many wide layers; the memory is never written."""
     resource = pytest.importorskip("resource")
     backend = NativeBackend(parts_of(native_tiny.build("wide")), threads=1)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,4 +1,4 @@
-"""A row's numbers are the same to the bit whatever is computed with it, so tandem is greedy."""
+"""A row's results are bit-identical in any batch, so tandem text equals greedy text."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -25,7 +25,7 @@ SETS = core.instruction_sets()
 
 
 def one_by_one(backend: TensorCalls, source: list[int], tokens: list[int]) -> Tensor:
-    """Logits after every token of one text."""
+    """Return the logits after every token of one text."""
     state = backend.encode([source], capacity=len(tokens))
     logits = [backend.extend(torch.tensor([[token]]), state) for token in tokens]
     return torch.cat(logits, dim=1)[0]
@@ -42,10 +42,10 @@ def one_by_one(backend: TensorCalls, source: list[int], tokens: list[int]) -> Te
     cuts=st.lists(st.integers(1, 19), max_size=4),
     wrong=st.integers(0, 5),
 )
-def test_a_row_is_the_same_in_any_company(
+def test_a_row_is_the_same_in_any_batch(
     kind, seed, dtype, instruction_set, threads, lengths, cuts, wrong
 ) -> None:
-    """One by one with plain C++, against blocks in a batch, some tokens of which are taken back."""
+    """Token by token with portable C++, against blocks in a batch with some tokens rolled back."""
     model = native_tiny.build(kind, seed=seed)
     plain = native_calls(model, dtype=dtype, threads=1, instruction_set="portable")
     backend = native_calls(model, dtype=dtype, threads=threads, instruction_set=instruction_set)
@@ -74,7 +74,9 @@ def test_a_row_is_the_same_in_any_company(
     width=st.integers(1, 6),
     forbidden=st.sets(st.integers(0, 22), max_size=22),
 )
-def test_the_likeliest_has_the_largest_logit(kind, seed, threads, rows, width, forbidden) -> None:
+def test_the_argmax_token_has_the_largest_logit(
+    kind, seed, threads, rows, width, forbidden
+) -> None:
     model = native_tiny.build(kind, seed=seed)
     backend = native_calls(model, threads=threads)
     source = native_tiny.rows(model, [1 + n for n in range(rows)], seed)
@@ -100,7 +102,7 @@ def test_the_likeliest_has_the_largest_logit(kind, seed, threads, rows, width, f
 def test_one_call_drafts_and_then_verifies(
     kind, seed, threads, rows, data, worth, forbidden, ends
 ) -> None:
-    """Each row its own number of guesses, kept by its own chances."""
+    """Rows differ in the number of drafted tokens and in the threshold that keeps them."""
     model = native_tiny.build(kind, seed=seed)
     side_decoder = native_tiny.build_drafter(model)
     backend = native_calls(model, drafter=side_decoder, threads=threads, ends=ends)
@@ -142,7 +144,7 @@ def test_one_call_drafts_and_then_verifies(
     threads=st.sampled_from([1, 2]),
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
 )
-def test_a_draft_is_the_same_in_any_company(
+def test_a_draft_is_the_same_in_any_batch(
     kind, drafter, seed, instruction_set, threads, lengths
 ) -> None:
     model = native_tiny.build(kind, seed=seed)
@@ -168,7 +170,7 @@ def test_a_draft_is_the_same_in_any_company(
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
-def test_slots_are_the_same_in_any_company(instruction_set) -> None:
+def test_slots_are_the_same_in_any_batch(instruction_set) -> None:
     model = native_tiny.build("marian")
     ctc = native_tiny.build_ctc(model)
     plain = native_calls(model, ctc=ctc, threads=1, instruction_set="portable")
@@ -184,7 +186,7 @@ def test_slots_are_the_same_in_any_company(instruction_set) -> None:
 
 
 class Oracle:
-    """A backend whose drafts are the model's own continuation, some of them spoilt."""
+    """A backend that drafts the model's own continuation, with some tokens replaced."""
 
     def __init__(self, inner: TensorCalls, skill: float, seed: int) -> None:
         self.inner, self.skill = inner, skill
@@ -197,7 +199,7 @@ class Oracle:
 
     def draft(self, newest: list[int], state: Any, tokens: list[int]) -> Proposal:
         heard = self.inner.drafts.draft(newest, state, tokens)
-        # Let copies of the rows go on by themselves, beside rows that take nothing in.
+        # Copies of the rows continue greedily, next to rows without new tokens.
         rows = list(range(len(newest)))
         state.select(rows + rows)
         chosen, fed = [], list(newest)
@@ -224,8 +226,8 @@ class Oracle:
     instruction_set=st.sampled_from(SETS),
     threads=st.sampled_from([1, 1, 2]),
 )
-def test_tandem_says_what_greedy_says(kind, seed, rows, k, skill, instruction_set, threads) -> None:
-    """Greedy alone with one instruction set, tandem in a batch with another."""
+def test_tandem_equals_greedy(kind, seed, rows, k, skill, instruction_set, threads) -> None:
+    """Greedy rows alone with one instruction set, a tandem batch with another."""
     model = native_tiny.build(kind, seed=seed)
     drafter = native_tiny.build_drafter(model, seed=seed)
     plain = native_calls(model, threads=1, instruction_set="portable")
@@ -251,8 +253,8 @@ def test_tandem_says_what_greedy_says(kind, seed, rows, k, skill, instruction_se
     k=st.none() | st.integers(1, 32),
     instruction_set=st.sampled_from(SETS),
 )
-def test_copies_of_the_source_need_no_drafter(kind, seed, rows, k, instruction_set) -> None:
-    """The text to copy from is the model's own, with a token in it that stops the copy."""
+def test_source_copies_without_a_drafter(kind, seed, rows, k, instruction_set) -> None:
+    """The text to copy from is the model's own, with an inserted token that interrupts the copy."""
     model = native_tiny.build(kind, seed=seed)
     backend = native_calls(model, threads=1, instruction_set=instruction_set)
     requests = [
@@ -268,8 +270,8 @@ def test_copies_of_the_source_need_no_drafter(kind, seed, rows, k, instruction_s
     assert tandem(backend, copies, config) == expected
 
 
-def test_blocks_of_good_drafts_are_taken() -> None:
-    """So that the test above is not about refused drafts alone."""
+def test_blocks_of_correct_drafts_are_accepted() -> None:
+    """The test above could pass with refused drafts alone."""
     model = native_tiny.build("marian")
     backend: Any = native_calls(model, drafter=native_tiny.build_drafter(model), threads=1)
     request = Request(source=(4, 5, 1), max_new_tokens=27)

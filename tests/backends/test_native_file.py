@@ -1,4 +1,4 @@
-"""A packed model is saved to one file and mapped from there: same numbers, nothing packed again."""
+"""Packed models saved to a file and memory-mapped from it: the results are the same."""
 
 import mmap
 import random
@@ -41,14 +41,14 @@ def test_a_saved_model_gives_the_same_numbers_on_every_instruction_set(
         assert same(answers(found), expected)
 
 
-def test_saving_what_was_loaded_gives_the_same_file(tmp_path: Path) -> None:
+def test_saving_a_loaded_model_gives_the_same_file(tmp_path: Path) -> None:
     given, path, again = parts("marian", "int8"), tmp_path / "one", tmp_path / "two"
     save(given, path, "about")
     load(given, path).save(again, "about")
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_a_model_may_be_loaded_without_its_side_decoders(tmp_path: Path) -> None:
+def test_side_decoders_may_be_left_out_when_loading(tmp_path: Path) -> None:
     given, path = parts("marian", "int8"), tmp_path / "packed"
     save(given, path)
     plain = load(given, path, drafter=None, ctc=None)
@@ -56,13 +56,13 @@ def test_a_model_may_be_loaded_without_its_side_decoders(tmp_path: Path) -> None
         plain.encode([[3]], [4], True, False, [])
 
 
-def test_the_file_says_what_it_was_packed_from(tmp_path: Path) -> None:
+def test_the_file_holds_a_description_of_its_origin(tmp_path: Path) -> None:
     path = tmp_path / "größer"
     save(parts("plain", "int8"), path, '{"source": "größer"}')
     assert core.PackedFile(path).about == '{"source": "größer"}'
 
 
-def test_a_mapped_model_outlives_its_file_object_and_its_name(tmp_path: Path) -> None:
+def test_a_mapped_model_remains_usable_after_its_file_is_removed(tmp_path: Path) -> None:
     given, path = parts("marian", "int8"), tmp_path / "packed"
     expected = answers(save(given, path))
     found = load(given, path)
@@ -82,7 +82,7 @@ def test_a_file_for_another_model_is_refused(tmp_path: Path) -> None:
         load(plain, path, model=given["model"] | {"vocab_size": 99})
 
 
-def test_what_cannot_be_opened_or_written_is_an_error_of_the_system(tmp_path: Path) -> None:
+def test_files_that_cannot_be_opened_or_written_give_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         core.PackedFile(tmp_path / "nothing")
     with pytest.raises(OSError, match="Invalid argument"):
@@ -99,7 +99,7 @@ ENTRY = struct.Struct("<QQQII")
 
 
 def broken_heads(data: bytes) -> dict[str, tuple[bytes, str]]:
-    """Files that lie about themselves, and what is said of each."""
+    """Files with an invalid header, and the error message of each."""
     magic, version, count, size, about = HEAD.unpack_from(data)
     body = data[HEAD.size :]
 
@@ -130,7 +130,7 @@ def broken_heads(data: bytes) -> dict[str, tuple[bytes, str]]:
     }
 
 
-def test_a_file_that_lies_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_header_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "packed"
     save(parts("plain", "int8"), path, "about")
     for name, (data, message) in broken_heads(path.read_bytes()).items():
@@ -146,7 +146,7 @@ def checksum(data: bytes, piece: Path) -> int:
 
 
 def seal(data: bytearray, piece: Path) -> None:
-    """Make the checksums right again, as far as what is changed lets them be found."""
+    """Recompute the checksums of all sections that can still be located."""
 
     def put(at: int, count: int, place: int) -> None:
         data[place : place + 8] = struct.pack("<Q", checksum(bytes(data[at : at + count]), piece))
@@ -190,10 +190,10 @@ def test_damaged_numbers_are_refused_before_a_model_is_built(tmp_path: Path) -> 
             call()
 
 
-def test_whatever_is_changed_in_a_file_nothing_worse_than_an_error_comes_of_it(
+def test_changed_bytes_give_an_error_or_other_numbers(
     tmp_path: Path,
 ) -> None:
-    """A file is not trusted: its sizes are checked, and numbers can only make other numbers."""
+    """Changed bytes with matching checksums give an error or other numbers, never a crash."""
     given, path, dice = parts("marian", "int8"), tmp_path / "packed", random.Random(0)
     save(given, path, "about")
     data = path.read_bytes()

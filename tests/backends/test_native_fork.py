@@ -1,4 +1,4 @@
-"""A forked process has the memory of the native core, and none of its threads."""
+"""A forked process has the memory of the native core but none of its threads."""
 
 import multiprocessing
 import os
@@ -39,7 +39,7 @@ def in_child(work) -> int:
     """Run `work` in a forked process; return its exit code, or minus the signal that ended it."""
     child = os.fork()
     if child == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # Python's would wait for the call to end
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # Python's would run after the call
         signal.alarm(SECONDS)
         code = 1
         try:
@@ -50,14 +50,14 @@ def in_child(work) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def test_a_forked_child_computes_the_same_alone() -> None:
+def test_a_forked_child_computes_the_same() -> None:
     backend = build()
     expected = run(backend)
     assert in_child(lambda: run(backend) == expected) == 0
-    assert run(backend) == expected  # and the parent goes on
+    assert run(backend) == expected  # the parent still works
 
 
-def test_a_child_may_drop_the_model_and_build_another() -> None:
+def test_a_child_may_replace_the_model() -> None:
     backends = [build()]
     expected = run(backends[0])
 
@@ -68,8 +68,8 @@ def test_a_child_may_drop_the_model_and_build_another() -> None:
     assert in_child(replace) == 0
 
 
-def test_a_fork_in_the_middle_of_a_call_is_no_harm() -> None:
-    """Whatever another thread of the parent holds at that moment, no child waits for it."""
+def test_a_fork_during_a_call() -> None:
+    """No child waits for a lock that another thread of the parent holds."""
     backend = build()
     expected = run(backend)
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""Rows join a native state and leave it at any time; each is what it would be alone, to the bit."""
+"""Rows join and leave a native state at any time; each is bit-identical to decoding it alone."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def build(kind: str, seed: int, **options: Any) -> NativeBackend:
 
 
 class Alone:
-    """What one row says, computed token by token in a state of its own."""
+    """The results of one row, computed token by token in a separate state."""
 
     def __init__(self, backend: NativeBackend, source: list[int]) -> None:
         self.backend, self.source = backend, source
@@ -126,7 +126,7 @@ def test_a_row_is_the_same_wherever_it_joins(kind, seed, instruction_set, thread
         assert state.lengths == [len(tokens) for _, tokens, _, _ in rows]
 
 
-def test_rows_have_room_of_their_own() -> None:
+def test_rows_have_separate_capacities() -> None:
     backend = build("marian", 0, threads=1)
     state = backend.encode([[3, 1], [4, 1]], capacity=[20, 40], drafting=True)
     assert state.core.capacities == [20, 40]
@@ -174,7 +174,7 @@ for numbers in report:
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="this system does not tell what a process has"
 )
-def test_a_hundred_thousand_rows_come_and_go_in_the_same_memory() -> None:
+def test_memory_does_not_grow_over_a_hundred_thousand_rows() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHURN],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

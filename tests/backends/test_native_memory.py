@@ -1,4 +1,4 @@
-"""What a call of the native core takes does not grow with rows times words."""
+"""The memory of one call of the native core does not grow with rows times vocabulary."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ print(prefill, peak() - before - prefill)
 
 
 def test_a_long_prompt_and_a_long_draft_take_little_memory() -> None:
-    """Scores of 6000 rows over 8000 words would be 192 MB for each of two threads."""
+    """Logits of 6000 rows over 8000 tokens would take 192 MB for each of two threads."""
     done = subprocess.run(
         [sys.executable, "-c", PREFILL],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

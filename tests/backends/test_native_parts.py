@@ -1,4 +1,4 @@
-"""What the native core cannot compute is named by its key; nobody has to have it installed."""
+"""Parts that the native core does not compute are named by key, also without the core installed."""
 
 from typing import Any
 
@@ -46,18 +46,18 @@ LANGUAGE_MODELS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("parts", "expected"), SEQ2SEQ, ids=[text for _, text in SEQ2SEQ])
-def test_what_an_encoder_decoder_has_too_much_is_named(parts, expected) -> None:
+def test_unsupported_parts_of_an_encoder_decoder_are_named(parts, expected) -> None:
     assert missing(tiny.seq2seq(**parts).config) == expected
 
 
 @pytest.mark.parametrize(
     ("parts", "expected"), LANGUAGE_MODELS, ids=[text for _, text in LANGUAGE_MODELS]
 )
-def test_what_a_language_model_has_too_much_is_named(parts, expected) -> None:
+def test_unsupported_parts_of_a_language_model_are_named(parts, expected) -> None:
     assert missing(tiny.language_model(**parts).config) == expected
 
 
-def test_what_a_side_decoder_has_too_much_is_named() -> None:
+def test_unsupported_parts_of_a_side_decoder_are_named() -> None:
     model = tiny.seq2seq()
     ctc = native_tiny.build_ctc(model)
     config = model.config
@@ -71,11 +71,11 @@ def test_what_a_side_decoder_has_too_much_is_named() -> None:
 
 
 @pytest.mark.parametrize("kind", native_tiny.KINDS)
-def test_nothing_is_missing_of_what_the_core_computes(kind) -> None:
+def test_supported_models_have_no_missing_part(kind) -> None:
     assert missing(native_tiny.build(kind).config) is None
 
 
-def test_the_shape_is_that_of_the_config() -> None:
+def test_the_shape_equals_that_of_the_config() -> None:
     model = native_tiny.build("grouped")
     shape = model_shape(model.config, "int8")
     assert (shape["heads"], shape["kv_heads"], shape["width"]) == (4, 2, 16)
@@ -90,7 +90,7 @@ def test_the_shape_is_that_of_the_config() -> None:
     assert ctc_shape(native_tiny.build_ctc(model, upsample=3).config)["upsample"] == 3
 
 
-def test_weights_are_float32_whatever_they_were() -> None:
+def test_weights_are_converted_to_float32() -> None:
     model = native_tiny.build("marian").bfloat16()
     drafter = native_tiny.build_drafter(model).bfloat16()
     found = weights(parts_of(model, drafter, native_tiny.build_ctc(model).bfloat16()))

@@ -1,4 +1,4 @@
-"""A large head is read in four bits first, and what is said stays the same."""
+"""A large output layer is screened in four bits first; the text does not change."""
 
 from pathlib import Path
 from typing import Any
@@ -22,22 +22,22 @@ SOURCES = [[3, 4, 5, 1], [6, 1], [9, 8, 7, 6, 5, 4, 1]]
 
 @pytest.fixture
 def screened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Screen also the heads of tests."""
+    """Screen small output layers too."""
     monkeypatch.setattr(native_parts, "SCREENED_BYTES", 0)
 
 
 def tiny_parts() -> Parts:
-    """A model with many words, some of which are alike, and a drafter."""
+    """A model with a large vocabulary, some equal embeddings, and a drafter."""
     wide = {"hidden_size": 64, "num_attention_heads": 4, "vocab_size": 3000}
     model = native_tiny.rough(tiny.seq2seq(logits_bias=True, **wide), 0)
-    with torch.no_grad():  # at plain random weights every text is one token repeated
+    with torch.no_grad():  # with plain random weights every text is one repeated token
         model.tokens.weight.mul_(20.0)
         model.tokens.weight[1500:1800] = model.tokens.weight[1200:1500]
     return parts_of(model, native_tiny.build_drafter(model))
 
 
 def named(backend: NativeBackend, forbidden: Forbidden, rows: int) -> list[list[int]]:
-    """The likeliest words after many tokens, some rows and one to three tokens at a time."""
+    """Return the argmax tokens after random inputs of one to three tokens for each row."""
     dice, found = np.random.default_rng(0), []
     state = backend.encode(SOURCES[:rows], capacity=99)
     for step in range(30):
@@ -48,7 +48,7 @@ def named(backend: NativeBackend, forbidden: Forbidden, rows: int) -> list[list[
 
 @pytest.mark.usefixtures("screened")
 @pytest.mark.parametrize("rows", [1, 2, 3])
-def test_screened_words_are_the_same(rows, monkeypatch) -> None:
+def test_screened_tokens_are_the_same(rows, monkeypatch) -> None:
     parts = tiny_parts()
     backends = [
         NativeBackend(parts, threads=threads, instruction_set=name)
@@ -66,7 +66,7 @@ def test_screened_words_are_the_same(rows, monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("screened")
-def test_tandem_says_what_greedy_says() -> None:
+def test_tandem_equals_greedy() -> None:
     backend = NativeBackend(tiny_parts(), threads=1)
     rows = [Request(source=source, max_new_tokens=30, seed=0) for source in SOURCES]
     greedy = decode(backend, rows, DecodeConfig(suppress=(0, 1)))
@@ -78,19 +78,19 @@ def _screens(backend: NativeBackend) -> bool:
     return backend.instruction_set not in ("neon", "i8mm")
 
 
-def test_directions_are_orthonormal_and_the_largest_come_first(screened) -> None:
+def test_directions_are_orthonormal_and_sorted_by_size(screened) -> None:
     parts = tiny_parts()
     turned = native_parts.weights(parts, screened=True)["head.rotation.weight"]
     assert isinstance(turned, np.ndarray)
     assert np.abs(turned @ turned.T - np.eye(64)).max() < 1e-5
     head = parts.model.weights["tokens.weight"].as_float32()
     lengths = ((head @ turned.T) ** 2).sum(0)
-    order = np.argsort(-lengths)  # not quite theirs: only some words are looked at
+    order = np.argsort(-lengths)  # approximately theirs: only some rows of the head are used
     assert np.abs(order - np.arange(64)).mean() < 8
 
 
 @pytest.mark.usefixtures("screened")
-def test_only_a_head_that_is_wide_and_large_and_whole_is_screened(monkeypatch) -> None:
+def test_small_narrow_and_invalid_heads_are_not_screened(monkeypatch) -> None:
     name = "head.rotation.weight"
     assert name not in native_parts.weights(tiny_parts())
     narrow = parts_of(native_tiny.build("marian"))
@@ -103,7 +103,7 @@ def test_only_a_head_that_is_wide_and_large_and_whole_is_screened(monkeypatch) -
 
 
 @pytest.mark.usefixtures("screened")
-def test_a_packed_file_holds_the_screen(tmp_path: Path) -> None:
+def test_a_packed_file_holds_the_screening_matrix(tmp_path: Path) -> None:
     import outrider_native
 
     parts = tiny_parts()

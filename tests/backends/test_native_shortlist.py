@@ -1,4 +1,4 @@
-"""Words that may follow a source: the core scores only these, and answers as if no others were."""
+"""Shortlists: the core scores only the tokens listed for the source; all others are excluded."""
 
 import struct
 from pathlib import Path
@@ -22,16 +22,16 @@ KINDS = ["marian", "ssru", "gelu"]
 
 
 def shortlist(words: int, *, shared: bool = False) -> Shortlist:
-    """Every source word has three words of its own."""
+    """Three listed tokens for every source token."""
     offsets = np.arange(words + 1, dtype=np.uint64) * 3
     listed = np.array([(7 * n + 3 * n * n) % words for n in range(3 * words)], np.uint32)
     return Shortlist(4, offsets, listed, shared)
 
 
 def backends(kind: str, dtype: str = "int8", threads: int = 1) -> tuple[NativeBackend, ...]:
-    """One with a shortlist, and the same without."""
+    """Return a backend with a shortlist and one without."""
     model = native_tiny.build(kind)
-    with torch.no_grad():  # at plain random weights every text is one token repeated
+    with torch.no_grad():  # with plain random weights every text is one repeated token
         for name, weight in model.named_parameters():
             if weight.dim() > 1 and "tokens" not in name:
                 weight.mul_(4.0)
@@ -44,7 +44,7 @@ def backends(kind: str, dtype: str = "int8", threads: int = 1) -> tuple[NativeBa
 
 
 def masked(core: NativeBackend, scores: Any) -> Any:
-    """Scores with the words that are not listed taken out."""
+    """Set the scores of tokens that are not listed to minus infinity."""
     assert core.shortlist is not None
     out = np.full_like(scores, -np.inf)
     for row, source in enumerate(SOURCES):
@@ -55,7 +55,7 @@ def masked(core: NativeBackend, scores: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", ["int8", "float32"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_answers_are_those_of_scores_without_the_other_words(kind: str, dtype: str) -> None:
+def test_all_answers_equal_those_of_masked_scores(kind: str, dtype: str) -> None:
     short, whole = backends(kind, dtype)
     tokens = [[1, 7, 2], [5, 3, 8], [2, 2, 6]]
     scores = whole.extend(tokens, whole.encode(SOURCES, capacity=9), Logits())
@@ -78,7 +78,7 @@ def test_all_answers_are_those_of_scores_without_the_other_words(kind: str, dtyp
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_texts_are_the_same_alone_together_and_in_tandem(kind: str, threads: int) -> None:
+def test_texts_are_the_same_alone_batched_and_in_tandem(kind: str, threads: int) -> None:
     short, whole = backends(kind, threads=threads)
     rows = [Request(source=source, max_new_tokens=25, seed=0) for source in SOURCES]
     plain = DecodeConfig(suppress=(0, 1))
@@ -92,7 +92,7 @@ def test_texts_are_the_same_alone_together_and_in_tandem(kind: str, threads: int
         assert set(text) <= set(short.shortlist.listed(source))
 
 
-def test_a_state_says_what_its_shortlists_take() -> None:
+def test_the_size_of_a_state_includes_its_shortlists() -> None:
     short, whole = backends("marian")
     sizes = [core.encode(SOURCES, capacity=9).nbytes for core in (short, whole)]
     assert sizes[0] > sizes[1]
@@ -109,7 +109,7 @@ def test_a_state_says_what_its_shortlists_take() -> None:
         ([[1], [2], [-1]], "token -1 is not one"),
     ],
 )
-def test_wrong_shortlists_are_refused(listed: list[list[int]], message: str) -> None:
+def test_invalid_shortlists_are_refused(listed: list[list[int]], message: str) -> None:
     _, whole = backends("marian")
     with pytest.raises(ValueError, match=message):
         whole.core.encode(SOURCES, [9] * 3, False, False, listed)
@@ -149,7 +149,7 @@ def test_a_folder_with_a_shortlist(tmp_path: Path) -> None:
     load(tmp_path, backend="torch")
 
 
-def test_listed_words_are_the_frequent_those_of_the_source_and_the_source() -> None:
+def test_listed_tokens() -> None:
     offsets, words = np.array([0, 2, 2, 5], np.uint64), np.array([9, 4, 8, 1, 9], np.uint32)
     assert Shortlist(2, offsets, words, shared=False).listed([0]) == [0, 1, 4, 9]
     assert Shortlist(2, offsets, words, shared=False).listed([1, 1]) == [0, 1]
@@ -157,7 +157,7 @@ def test_listed_words_are_the_frequent_those_of_the_source_and_the_source() -> N
 
 
 def lying(**changes: int) -> bytes:
-    """A shortlist of which one number in front is another."""
+    """Return the header of a shortlist file with some values replaced."""
     numbers = {"magic": LEX_MAGIC, "sum": 0, "frequent": 1, "best": 3, "offsets": 4, "words": 5}
     return struct.pack("<6Q", *(numbers | changes).values())
 
@@ -181,7 +181,7 @@ OFFSETS, WORDS = struct.pack("<4Q", 0, 2, 2, 5), struct.pack("<5I", 9, 4, 8, 1, 
         (lying(frequent=0) + OFFSETS + WORDS, "no frequent tokens"),
     ],
 )
-def test_a_file_that_lies_is_refused(raw: bytes, message: str, tmp_path: Path) -> None:
+def test_an_invalid_file_is_refused(raw: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "lex.bin"
     path.write_bytes(lying() + OFFSETS + WORDS)
     assert read_shortlist(path, vocab_size=10, shared=False).frequent == 1

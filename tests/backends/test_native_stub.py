@@ -1,4 +1,4 @@
-"""The stub of the native core, written by hand, says what the compiled module offers."""
+"""The hand-written stub of the native core declares the interface of the compiled module."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ def parameters(function: Any) -> list[str]:
 
 
 def readable(signature: str) -> str:
-    """A signature as Python can parse it: types of arrays and defaults are in no language."""
+    """Make a signature parsable as Python: array types and defaults are not valid Python."""
     signature = re.sub(r"\\=?\d+", "...", signature)
     while "[dtype" in signature:
         start = signature.index("[dtype")

@@ -1,4 +1,4 @@
-"""The native core packs weights as they lie in a file: halves, int8 with scales, unaligned."""
+"""The native core packs weights as stored: half precision, int8 with scales, unaligned."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ core = pytest.importorskip("outrider_native", reason="outrider-native is not ins
 
 
 def to_bfloat16(array: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The upper halves, as they lie in a file."""
+    """Return the upper 16 bits of each float32."""
     return (np.ascontiguousarray(array).view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -23,7 +23,7 @@ def from_bfloat16(array: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("dtype", ["int8", "float32"])
 @pytest.mark.parametrize("kind", ["marian", "learned", "gelu"])
-def test_halves_are_what_they_are_as_float32(kind, dtype) -> None:
+def test_half_precision_equals_the_same_numbers_in_float32(kind, dtype) -> None:
     given = parts(kind, dtype)
     brain = {name: to_bfloat16(array) for name, array in given["weights"].items()}
     wide = {name: from_bfloat16(array) for name, array in brain.items()}
@@ -37,7 +37,7 @@ def test_halves_are_what_they_are_as_float32(kind, dtype) -> None:
 
 
 def to_int8(array: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """As the core rounds: the largest of a row is 127."""
+    """Round as the core does: the largest absolute value of a row becomes 127."""
     largest = np.abs(array).max(axis=1)
     scale = np.where(largest > 0, largest / np.float32(127), np.float32(1)).astype(np.float32)
     return np.rint(array / scale[:, None]).astype(np.int8), scale
@@ -48,7 +48,7 @@ def from_int8(pair: tuple[NDArray[np.int8], NDArray[np.float32]]) -> NDArray[np.
 
 
 @pytest.mark.parametrize("kind", ["marian", "learned", "gelu"])
-def test_int8_is_taken_as_it_is(kind, tmp_path: Path) -> None:
+def test_int8_weights_are_used_unchanged(kind, tmp_path: Path) -> None:
     given = parts(kind, "int8")
     head = "head.weight" if "head.weight" in given["weights"] else "tokens.weight"
     tables = {
@@ -75,7 +75,7 @@ def test_int8_is_taken_as_it_is(kind, tmp_path: Path) -> None:
     assert same(answers(mapped), expected)
 
 
-def test_int8_with_scales_is_what_it_stands_for_in_float32() -> None:
+def test_int8_with_scales_equals_the_same_numbers_in_float32() -> None:
     given = parts("marian", "float32")
     pairs = {
         name: to_int8(array)
@@ -98,7 +98,7 @@ def test_weights_may_be_mapped_read_only_and_unaligned(tmp_path: Path) -> None:
     assert same(answers(core.Engine(**given | {"weights": mapped})), expected)
 
 
-def test_embeddings_take_as_few_bytes_as_hold_them_exactly() -> None:
+def test_embeddings_use_the_smallest_exact_type() -> None:
     given = parts("marian", "int8")
     tokens = given["weights"]["tokens.weight"]
 
@@ -150,7 +150,7 @@ def test_embeddings_take_as_few_bytes_as_hold_them_exactly() -> None:
         "infinite scale",
     ],
 )
-def test_what_is_no_weight_is_named(array, message) -> None:
+def test_invalid_weights_are_named(array, message) -> None:
     given = parts("marian", "int8")
     with pytest.raises(ValueError, match=f"'tokens.weight' {message}"):
         core.Engine(**given | {"weights": given["weights"] | {"tokens.weight": array}})

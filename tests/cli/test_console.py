@@ -1,4 +1,4 @@
-"""Text is printed as it is: brackets are no markup, in whatever command."""
+"""Text is printed literally: brackets are not markup in any command."""
 
 import io
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_commands_have_no_other_console(repository: Path) -> None:
             assert " Console(" not in path.read_text(encoding="utf-8"), path
 
 
-def test_the_hint_for_a_missing_extra_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hint_for_a_missing_extra_is_printed_literally(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> None:
         raise MissingExtraError("matplotlib", "plot", "drawing")
 

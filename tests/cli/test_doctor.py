@@ -1,4 +1,4 @@
-"""`outrider doctor`: what it says of an installation, with the native core and without."""
+"""`outrider doctor`: its report with and without the native core."""
 
 import importlib
 import json
@@ -40,7 +40,7 @@ def no_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def a_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A core that has two instruction sets and is sound, on any machine."""
+    """A working core with two instruction sets, on any machine."""
     monkeypatch.setattr(native, "fault", lambda: None)
     monkeypatch.setattr(native, "is_installed", lambda: True)
     monkeypatch.setattr(native, "instruction_sets", lambda: ["avx2", "portable"])
@@ -54,14 +54,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def sliding(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model the core does not compute."""
+    """A model that the core does not compute."""
     folder = tmp_path_factory.mktemp("sliding")
     attention = {"kind": "sliding", "window": 3}
     return drafted.save_translator(folder, drafter=False, decoder_attention=attention)
 
 
 def lines(printed: str) -> dict[str, str]:
-    """What stands behind each word; the last of two."""
+    """Return the text after each name; the last of two lines with the same name."""
     found = [line.partition(" ")[::2] for line in printed.splitlines()]
     return {
         name if name != "native" else "native core": text.removeprefix("core").strip()
@@ -73,7 +73,7 @@ def lines(printed: str) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("no_core")
-def test_without_the_core_all_is_well_and_the_way_to_it_is_named(command: Command) -> None:
+def test_without_the_core_its_installation_is_named(command: Command) -> None:
     code, out, err = command("doctor")
     assert (code, err) == (0, "")
     said = lines(out)
@@ -106,14 +106,14 @@ def test_an_instruction_set_can_be_forced(
 
 
 @pytest.mark.usefixtures("a_core")
-def test_an_instruction_set_that_is_not_there_is_wrong(
+def test_an_unavailable_instruction_set_is_an_error(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OUTRIDER_ISA", "mmx")
     code, out, err = command("doctor")
     wrong = "OUTRIDER_ISA: instruction set 'mmx' is unavailable; this machine has avx2, portable"
     assert code == 2
-    assert err == f"outrider: {wrong}\n"  # once, though both the core and load stumble over it
+    assert err == f"outrider: {wrong}\n"  # once, although both the core and load raise it
     assert lines(out)["load"] == f"fails: {wrong}"
 
 
@@ -135,7 +135,7 @@ def test_without_the_core_an_instruction_set_has_no_effect(
         ("naitive", "OUTRIDER_BACKEND: unknown 'naitive' (did you mean 'native'?)"),
     ],
 )
-def test_a_backend_that_cannot_be_is_wrong(
+def test_an_unavailable_backend_is_an_error(
     command: Command, monkeypatch: pytest.MonkeyPatch, backend: str, wrong: str
 ) -> None:
     monkeypatch.setenv("OUTRIDER_BACKEND", backend)
@@ -162,7 +162,7 @@ def test_torch_on_request(command: Command, monkeypatch: pytest.MonkeyPatch) -> 
         (SelfCheck(0.0, 2, 0.1), "int8 tandem differs from int8 greedy on 2 of 5 texts"),
     ],
 )
-def test_a_core_that_computes_wrongly_is_found_out(
+def test_a_core_with_wrong_results_is_detected(
     command: Command, monkeypatch: pytest.MonkeyPatch, check: SelfCheck, fault: str
 ) -> None:
     monkeypatch.setattr(doctor, "check_native", lambda: check)
@@ -195,7 +195,7 @@ def test_a_core_that_does_not_load_is_named_with_its_reason(
     assert lines(out)["load"] == "backend torch in float32: the native core does not load"
 
 
-def test_the_extras_it_names_bring_those_packages() -> None:
+def test_named_extras_contain_the_packages() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for package, (extra, _) in doctor.OPTIONAL.items():
         assert any(line.startswith(package) for line in project["optional-dependencies"][extra])
@@ -227,7 +227,7 @@ def test_a_model_without_the_core(command: Command, plain: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_core")
-def test_what_the_core_lacks_is_told_even_without_it(command: Command, sliding: Path) -> None:
+def test_unsupported_parts_are_named_even_without_the_core(command: Command, sliding: Path) -> None:
     _, out, _ = command("doctor", sliding)
     assert lines(out)["native core"].startswith("does not compute decoder_attention: {")
 
@@ -241,7 +241,7 @@ def test_a_model_the_core_does_not_compute(command: Command, sliding: Path) -> N
 
 
 @pytest.mark.usefixtures("a_core")
-def test_a_command_says_in_one_line_that_torch_decodes(command: Command, sliding: Path) -> None:
+def test_a_fallback_to_torch_is_reported_in_one_line(command: Command, sliding: Path) -> None:
     code, _, err = command("translate", "--model", sliding, "two men play")
     assert code == 0
     assert err == (
@@ -250,7 +250,7 @@ def test_a_command_says_in_one_line_that_torch_decodes(command: Command, sliding
     )
 
 
-def test_a_folder_that_is_no_model(command: Command, tmp_path: Path) -> None:
+def test_a_folder_without_a_model(command: Command, tmp_path: Path) -> None:
     code, out, err = command("doctor", tmp_path)
     assert code == 2
     wrong = f"{tmp_path}: is not a model folder, it has no config.json"
@@ -291,7 +291,7 @@ def test_json_to_a_file_and_to_stdout(command: Command, tmp_path: Path, plain: P
 
 
 @needs_core
-def test_the_installed_core_is_sound_and_checked_in_a_moment(command: Command) -> None:
+def test_the_installed_core_passes_the_self_check(command: Command) -> None:
     code, out, _ = command("doctor", "--json", "-")
     assert code == 0
     core = json.loads(out)["native"]
@@ -309,8 +309,8 @@ def test_a_model_the_core_computes(command: Command, plain: Path) -> None:
 
 
 @needs_core
-def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a core whose rows depend on how many there are."""
+def test_the_self_check_detects_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that gives wrong logits and verifies drafts wrongly."""
     extend, verify = NativeBackend.extend, NativeDrafts.draft_and_verify
 
     def wrong_extend(self, tokens, state, ask, **options):  # type: ignore[no-untyped-def]
@@ -330,8 +330,8 @@ def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_core
-def test_what_a_model_and_a_row_take_is_counted(command: Command, plain: Path) -> None:
-    """By the equations: keys and values of each layer, in float32."""
+def test_the_memory_of_a_model_and_of_a_row(command: Command, plain: Path) -> None:
+    """The equation: keys and values of each layer, in float32."""
     from outrider.torch.models import load_model
     from outrider.torch.models.drafter import Drafter
 
@@ -356,7 +356,7 @@ def test_what_a_model_and_a_row_take_is_counted(command: Command, plain: Path) -
 
 
 @needs_core
-def test_a_language_model_has_no_source_to_keep(command: Command, tmp_path: Path) -> None:
+def test_a_language_model_has_no_memory_for_a_source(command: Command, tmp_path: Path) -> None:
     drafted.save_language_model(tmp_path, drafter=False)
     code, out, _ = command("doctor", tmp_path, "--json", "-")
     assert code == 0

@@ -1,4 +1,4 @@
-"""The command line itself: quick help, one line per mistake, and the right exit codes."""
+"""The command line: fast help, one line per mistake, exit codes."""
 
 import errno
 import os
@@ -48,7 +48,7 @@ sys.exit(code)
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
-    """Put one function in the place of all commands."""
+    """Replace all commands by one function."""
 
     def replace(function: Callable[[], None]) -> None:
         app = typer.Typer(pretty_exceptions_enable=False)
@@ -97,7 +97,7 @@ def printing(*, stdout: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("words", [[], *COMMANDS], ids=" ".join)
-def test_help_imports_nothing_heavy_and_is_quick(words: list[str]) -> None:
+def test_help_imports_few_modules_and_is_fast(words: list[str]) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-c", HELP_ONLY, *words, "--help"], capture_output=True, text=True
@@ -106,7 +106,7 @@ def test_help_imports_nothing_heavy_and_is_quick(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
     assert " ".join(["Usage: outrider", *words]) in done.stdout
     assert done.stdout.splitlines()[-1] == "LOADED"
-    # Processor time: on a busy machine the clock on the wall says little.
+    # Processor time: wall-clock time depends on the load of the machine.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
 
 
@@ -168,7 +168,7 @@ def test_errors_are_one_line(
     assert capfd.readouterr().err.strip() == f"outrider: {line}"
 
 
-def test_a_fallback_is_one_line_and_said_once(
+def test_a_fallback_is_printed_once_on_one_line(
     command: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def act() -> None:
@@ -176,12 +176,12 @@ def test_a_fallback_is_one_line_and_said_once(
             warnings.warn("the core does not\n compute this", FallbackWarning, stacklevel=1)
 
     command(act)
-    for _ in range(2):  # every command says it anew
+    for _ in range(2):  # each command prints it once
         assert main.run(["act"]) == 0
         assert capsys.readouterr().err == "outrider: the core does not compute this\n"
 
 
-def test_other_warnings_are_left_alone(command: Callable[..., None]) -> None:
+def test_other_warnings_are_unchanged(command: Callable[..., None]) -> None:
     def act() -> None:
         warnings.warn("something else", UserWarning, stacklevel=1)
 
@@ -193,7 +193,7 @@ def test_other_warnings_are_left_alone(command: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("line", [["--debug", "act"], ["act", "--debug"]])
-def test_debug_shows_the_traceback_wherever_it_stands(
+def test_debug_shows_the_traceback_in_any_position(
     command: Callable[..., None], capsys: pytest.CaptureFixture[str], line: list[str]
 ) -> None:
     command(raising(DataError("a.txt is empty")))
@@ -235,7 +235,7 @@ def show_help(*, stdout: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", [show_help, printing])
-def test_a_reader_that_leaves_is_no_error(command: Command) -> None:
+def test_a_closed_pipe_prints_no_error(command: Command) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = command(stdout=writer)
@@ -262,7 +262,7 @@ main()
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_no_error(closed: str) -> None:
+def test_closed_streams_print_no_error(closed: str) -> None:
     line = ["bash", "-c", f'"$0" -c "$1" {closed}', sys.executable, CLOSED]
     done = subprocess.run(line, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -270,8 +270,8 @@ def test_closed_streams_are_no_error(closed: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("unbuffered", ["", "1"])  # with a buffer, Python tries again at its exit
-def test_a_full_stderr_is_no_traceback(unbuffered: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])  # with a buffer, Python writes again at exit
+def test_a_full_stderr_gives_no_traceback(unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         line = [sys.executable, "-c", "from outrider.cli.main import main; main()", "trian"]
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
@@ -307,7 +307,7 @@ def run_file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_config_prints_what_a_run_would_use(
+def test_config_prints_the_values_of_a_run(
     run_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["config", run_file, "train.steps=7", "model.hidden_size=64"]) == 0

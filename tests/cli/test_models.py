@@ -1,4 +1,4 @@
-"""`outrider models`, `outrider pull`, and models by name in `translate` and `serve`."""
+"""`outrider models`, `outrider pull`, and `translate` and `serve` with models by name."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.helpers.model_server import ModelServer
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
-    """Lists de-en (tiny and base) and en-zh, and an empty cache."""
+    """A server with de-en (tiny and base) and en-zh, and an empty cache."""
     bergamot_tiny.write_folder(tmp_path / "tiny")
     bergamot_tiny.write_folder(tmp_path / "base", shared=False)
     monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""Plain words of a command line are read without a validator; everything else as Typer reads it."""
+"""Plain values are parsed without a validator; Typer parses all others. Both give equal results."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -59,16 +59,16 @@ WRONG = [
 
 
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
-def test_values_are_those_that_typer_reads(line: list[str]) -> None:
+def test_values_equal_those_parsed_by_typer(line: list[str]) -> None:
     (plain, found), (usual, expected) = build(plainly=True), build(plainly=False)
     usual(line, standalone_mode=False)
-    for _ in range(2):  # a tree of commands is built once and runs many lines
+    for _ in range(2):  # the same command tree parses several command lines
         plain(line, standalone_mode=False)
         assert found == expected
 
 
 @pytest.mark.parametrize("line", WRONG, ids=" ".join)
-def test_what_is_wrong_typer_says(line: list[str]) -> None:
+def test_error_messages_equal_those_of_typer(line: list[str]) -> None:
     said = []
     for plainly in (True, False):
         command, _ = build(plainly=plainly)

@@ -1,4 +1,4 @@
-"""`outrider prepare` as a user calls it: report, faults in one line, bounded memory."""
+"""`outrider prepare`: its report, errors in one line, bounded memory."""
 
 import os
 import random
@@ -39,7 +39,7 @@ def prepare(*arguments: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_it_reports_what_it_did(config: Path, tmp_path: Path) -> None:
+def test_the_report(config: Path, tmp_path: Path) -> None:
     code, out, err = prepare(config)
     assert code == 0
     assert out.strip() == str(tmp_path / "prepared")
@@ -47,7 +47,7 @@ def test_it_reports_what_it_did(config: Path, tmp_path: Path) -> None:
     assert "19 training pairs" in " ".join(err.split())
 
 
-def test_the_second_time_there_is_nothing_to_do(config: Path) -> None:
+def test_a_second_run_does_nothing(config: Path) -> None:
     prepare(config)
     code, _, err = prepare(config)
     assert code == 0
@@ -61,7 +61,7 @@ def test_overrides_force_and_quiet(config: Path, tmp_path: Path) -> None:
     assert (code, out.strip(), err) == (0, str(tmp_path / "prepared"), "")
 
 
-def test_a_fault_is_one_line_and_leaves_nothing(
+def test_an_error_is_one_line_and_leaves_no_files(
     config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train.de").write_bytes(b"x\n\xff\n" + b"x\n" * 20)
@@ -73,9 +73,9 @@ def test_a_fault_is_one_line_and_leaves_nothing(
 
 
 def start(config: Path, *arguments: str, file_bytes: int | None = None) -> tuple[int, str, float]:
-    """Prepare in a process of its own; return its exit code, stderr and peak memory in MiB.
+    """Prepare in a new process; return its exit code, stderr and peak memory in MiB.
 
-    Not `ru_maxrss`: that begins at what the process it was forked from had in memory.
+    `ru_maxrss` would include the memory of the process it was forked from.
     """
     program = (
         "import sys; from outrider.cli.main import run; code = run(sys.argv[1:]); "
@@ -105,10 +105,8 @@ def write_corpus(folder: Path, pairs: int) -> None:
             file.writelines(f"{n} {' '.join(dice.choices(words, k=12))}\n" for n in range(pairs))
 
 
-def test_a_disk_that_takes_no_more_is_one_line_and_leaves_nothing(
-    config: Path, tmp_path: Path
-) -> None:
-    """The system itself refuses to write past a limit, as it does when a disk or quota is full."""
+def test_a_full_disk_is_one_line_and_leaves_no_files(config: Path, tmp_path: Path) -> None:
+    """The system refuses to write beyond a limit, as for a full disk or quota."""
     write_corpus(tmp_path, 3000)
     code, err, _ = start(config, file_bytes=50_000)
     assert code == 2

@@ -1,4 +1,4 @@
-"""`outrider show tandem`, `bench exact` and the mode options, through the real command line."""
+"""`outrider show tandem`, `bench exact` and the options for modes, through the command line."""
 
 import io
 import json
@@ -41,7 +41,7 @@ def printed(**console) -> str:
     return file.getvalue()
 
 
-def test_without_colours_marks_tell_the_fates() -> None:
+def test_without_colours_marks_distinguish_tokens() -> None:
     lines = printed().splitlines()
     assert lines[:6] == ["Where is it?", "", "1  Wo [-das-] {+ist+}", "2  ? (+■+)", "", "Wo ist?"]
     assert "4 tokens in 2 rounds: 2.00 tokens a round" in lines
@@ -49,7 +49,7 @@ def test_without_colours_marks_tell_the_fates() -> None:
     assert lines[-1].endswith(" 0%")
 
 
-def test_with_colours_the_refused_is_struck_through() -> None:
+def test_with_colours_refused_tokens_are_struck_through() -> None:
     text = printed(force_terminal=True, color_system="standard", no_color=False)
     assert "\x1b[9;31mdas" in text
     assert "[-" not in text
@@ -107,7 +107,7 @@ def test_mistakes_are_one_line(command, folder, arguments, message) -> None:
 
 
 @pytest.mark.parametrize("words", [("translate", "a", "--mode", "tandem"), ("show", "tandem", "a")])
-def test_a_model_without_a_drafter_says_so(command, plain, words) -> None:
+def test_a_model_without_a_drafter_is_refused(command, plain, words) -> None:
     code, _, err = command(*words, "--model", plain)
     assert code == 2
     assert "this model has no drafter, which mode tandem needs; make one with outrider" in err
@@ -132,7 +132,7 @@ def test_bench_exact_counts_lines(command, folder, tmp_path) -> None:
     assert written["data"]["source"]["file"] == "source.txt"
 
 
-def test_bench_exact_takes_prompts_too(command, language_model, tmp_path) -> None:
+def test_bench_exact_accepts_prompts(command, language_model, tmp_path) -> None:
     source = tmp_path / "prompts.txt"
     source.write_text("two \na\n", encoding="utf-8")
     code, out, _ = command(
@@ -170,7 +170,7 @@ def test_bench_modes_refuses_wrong_input(
     assert message in err
 
 
-def test_an_interrupt_says_how_far_it_was(command, folder, tmp_path, monkeypatch) -> None:
+def test_an_interrupt_reports_progress(command, folder, tmp_path, monkeypatch) -> None:
     source, result = tmp_path / "source.txt", tmp_path / "result.json"
     source.write_text("".join(f"{line}\n" for line in TEXT), encoding="utf-8")
 

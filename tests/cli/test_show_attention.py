@@ -1,4 +1,4 @@
-"""`outrider show pattern` and `outrider show attention`, through the real command line."""
+"""`outrider show pattern` and `outrider show attention`, through the command line."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ def test_a_pattern_is_printed_and_drawn(command, tmp_path) -> None:
     assert png.read_bytes().startswith(PNG)
 
 
-def test_an_encoder_sees_both_sides(command) -> None:
+def test_an_encoder_attends_to_both_sides(command) -> None:
     code, out, _ = command("show", "pattern", "sliding", "window=2", "--encoder", "--length", 5)
     assert code == 0
     assert "in an encoder, 5 tokens" in out
@@ -67,7 +67,7 @@ def test_heads_are_printed_drawn_and_written(command, translator, tmp_path) -> N
     assert not re.search(r"https?:|src=|@import|url\(", page), "the page must need nothing else"
 
 
-def test_the_page_carries_the_weights(command, translator, tmp_path) -> None:
+def test_the_page_contains_the_weights(command, translator, tmp_path) -> None:
     html = tmp_path / "a.html"
     command("show", "attention", translator, TEXT[1], "--html", html)
     page = html.read_text(encoding="utf-8")
@@ -80,14 +80,16 @@ def test_the_page_carries_the_weights(command, translator, tmp_path) -> None:
         assert shown["queries"] == list(part.queries)
 
 
-def test_no_word_can_end_the_script(command, translator, tmp_path) -> None:
+def test_text_is_escaped_in_the_script(command, translator, tmp_path) -> None:
     html = tmp_path / "a.html"
     code, *_ = command("show", "attention", translator, "</script><b>", "--html", html)
     assert code == 0
     assert html.read_text(encoding="utf-8").count("</script>") == 2
 
 
-def test_a_language_model_only_reads(command, tmp_path_factory, tmp_path) -> None:
+def test_a_language_model_shows_attention_to_its_prompt(
+    command, tmp_path_factory, tmp_path
+) -> None:
     folder = save_language_model(tmp_path_factory.mktemp("generator"), drafter=False)
     png = tmp_path / "g.png"
     code, out, _ = command("show", "attention", folder, "two $men$", "--png", png)

@@ -1,4 +1,4 @@
-"""`outrider train`, `evaluate` and `bench train` as a user calls them."""
+"""`outrider train`, `evaluate` and `bench train` through the command line."""
 
 import json
 import random
@@ -119,7 +119,7 @@ def test_a_mistake_in_evaluate_is_one_line(
 
 
 def interrupt(line: list[str], folder: RunFolder, after: int) -> list[str]:
-    """Start a command, stop it with Ctrl-C at that step, and return what it prints on stderr."""
+    """Start a command, stop it with Ctrl-C at a step and return its stderr."""
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTIBLE, *line], stderr=subprocess.PIPE, text=True
     )
@@ -158,7 +158,7 @@ def test_ctrl_c_names_the_saved_step_and_the_command_that_continues(
     assert f"resuming from {saved.folder}" in capsys.readouterr().err
 
 
-def test_ctrl_c_before_the_first_checkpoint_says_that_nothing_is_saved(
+def test_ctrl_c_before_the_first_checkpoint_reports_that_no_step_is_saved(
     config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""`outrider translate` and `outrider generate`, through the real command line on toy models."""
+"""`outrider translate` and `outrider generate` with tiny models, through the command line."""
 
 import io
 import shutil
@@ -51,7 +51,9 @@ def lines(texts: list[str]) -> str:
 
 
 @pytest.mark.parametrize("how", ["texts", "--in", "--shards"])
-def test_text_in_another_script_is_warned_of_once_a_command(command, folder, tmp_path, how) -> None:
+def test_text_in_another_script_gives_one_warning_per_command(
+    command, folder, tmp_path, how
+) -> None:
     english = tmp_path / "model"
     shutil.copytree(folder, english)
     (english / "README.md").write_text("---\nlanguage: [en, de]\n---\n")
@@ -80,9 +82,9 @@ def test_texts_on_the_command_line(command, folder, expected) -> None:
     assert (code, out) == (0, lines(expected[:2]))
 
 
-def test_a_file_in_a_file_out(command, folder, expected, tmp_path) -> None:
+def test_from_file_to_file(command, folder, expected, tmp_path) -> None:
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
-    # A blank line, a Windows line end, a bad byte and an over-long line each cost one line at most.
+    # A blank line, a Windows line end, an invalid byte and a long line affect one line each.
     long = TEXT[3].encode() * 6
     source.write_bytes(b"\n".join([TEXT[0].encode(), b"", TEXT[1].encode() + b"\r", b"\xff", long]))
     code, out, _ = command("translate", "--model", folder, "--in", source, "--out", target)
@@ -99,7 +101,7 @@ def test_standard_input(command, folder, expected, monkeypatch) -> None:
     assert (code, out) == (0, lines(expected))
 
 
-def test_lines_are_split_into_sentences_unless_they_must_stay_whole(command, folder) -> None:
+def test_lines_are_split_into_sentences_unless_no_split(command, folder) -> None:
     text, translator = "it is late. we go home!", load(folder, device="cpu")
     parts = translator.translate(["it is late.", "we go home!"])
     whole = translator.translate(text, split=False)
@@ -115,7 +117,7 @@ def test_n_best_lists_line_text_and_score(command, folder) -> None:
     assert float(rows[0][2]) >= float(rows[1][2])
 
 
-def test_an_interrupt_says_how_many_lines_are_done(command, folder, monkeypatch) -> None:
+def test_an_interrupt_reports_how_many_lines_are_done(command, folder, monkeypatch) -> None:
     def results_iter(self, source, **_):
         yield self.results([next(source)])[0]
         raise KeyboardInterrupt

