@@ -251,7 +251,7 @@ def main() -> None:
 def read_arguments(about: str, stem: str) -> argparse.Namespace:
     """Read the command line; results are named by `stem` if nothing else is said."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="an epoch of 64 images: does it run?")
+    parser.add_argument("--quick", action="store_true", help="smoke test: one epoch of 64 images")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, default=Path(f"{stem}.json"))

@@ -172,13 +172,13 @@ def at_end(curve: list[float]) -> float:
 def main() -> None:
     """Train, compare, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a few short runs: does it work?")
+    parser.add_argument("--quick", action="store_true", help="smoke test: a few short runs")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--updates", type=int, default=Settings.updates)
     parser.add_argument("--corridor", type=int, default=Settings.corridor)
     parser.add_argument("--rates", type=float, nargs="+", help="by default 0.003 and 0.01")
-    parser.add_argument("--segment", type=int, help="steps read at a time; by default all")
-    parser.add_argument("--memory", type=int, nargs="+", help="with --segment: steps remembered")
+    parser.add_argument("--segment", type=int, help="steps per segment; by default all")
+    parser.add_argument("--memory", type=int, nargs="+", help="steps of memory, with --segment")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, default=Path("memory.json"))
     parser.add_argument("--png", type=Path, default=Path("memory.png"))

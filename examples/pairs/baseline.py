@@ -15,9 +15,9 @@ from outrider.evaluation.metrics import score
 def main() -> None:
     """Score and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, help="where a maker of pairs wrote")
+    parser.add_argument("folder", type=Path, help="output folder of a pair generator")
     parser.add_argument(
-        "--metric", required=True, help="names as of outrider evaluate, with commas"
+        "--metric", required=True, help="metrics of outrider evaluate, comma-separated"
     )
     given = parser.parse_args()
     rows = (given.folder / "train.tsv").read_text("utf-8").splitlines()

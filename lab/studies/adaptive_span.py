@@ -1,10 +1,10 @@
-"""Read the spans that heads have learned from model folders, and draw them.
+"""Draw the spans that attention heads have learned, from model folders.
 
 python lab/studies/adaptive_span.py runs/shakespeare-char-adaptive-span \
     --fixed runs/shakespeare-char-fixed-span \
     --json results/adaptive-span.json --png docs/images/adaptive-span.png
 
-Several run folders are several seeds. Losses are those of each run's `results.json`.
+Several run folders are several seeds. Losses come from each run's `results.json`.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from outrider.torch.nn.attention.adaptive_span import Attention
 
 LAYER = ("#9fb3c8", "#5b9bc8", "#0b69a3", "#c65d21", "#8a3b0f", "#4a1d04")
 CONTEXT = 65_536
-"""Tokens for which the bytes of decoding state are told."""
+"""Tokens for which the bytes of decoding state are computed."""
 
 
 def read(run: Path) -> dict[str, Any]:
-    """Spans of one run in tokens, a list of heads for each layer, and what they save."""
+    """Spans of one run in tokens, as a list of heads per layer, and the computation they save."""
     model = load_model(run / "model").eval()
     found = [module for module in model.modules() if isinstance(module, Attention)]
     spans = [attention.spans().flatten().tolist() for attention in found]
@@ -44,7 +44,7 @@ def read(run: Path) -> dict[str, Any]:
 
 
 def score(run: Path) -> dict[str, Any]:
-    """What a run scored on the text it was not trained on."""
+    """Scores of a run on its test text."""
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     keys = ("nats_per_token", "bits_per_character")
     config = results["config"]
@@ -58,7 +58,7 @@ def score(run: Path) -> dict[str, Any]:
 
 
 def draw(runs: list[dict[str, Any]], path: Path) -> None:
-    """One dot for each head, layer by layer; a bar is the layer's mean over all runs."""
+    """Draw one dot per head, layer by layer; a bar is the layer's mean over all runs."""
     pyplot = load_pyplot("the picture of spans")
     figure, axes = pyplot.subplots(figsize=(8, 4.4), layout="constrained")
     layers = len(runs[0]["spans"])

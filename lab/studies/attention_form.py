@@ -1,9 +1,9 @@
-"""Up to which length the plain form of dense attention trains faster than SDPA on this CPU.
+"""Length up to which the plain form of dense attention trains faster than SDPA on this CPU.
 
 python lab/studies/attention_form.py
 
-Prints milliseconds of one forward and backward pass, bfloat16, interleaved, with as many rows as
-make 4096 tokens; `nn/kernel/dense.py` holds the length found here as PLAIN_UP_TO.
+Prints milliseconds of one forward and backward pass in bfloat16, interleaved, with 4096 tokens in
+all rows. `PLAIN_UP_TO` in `nn/kernel/dense.py` is the length found here.
 """
 
 import statistics
@@ -28,7 +28,7 @@ def seconds(length: int, *, plain: bool) -> float:
 
 
 def main() -> None:
-    """Print one row a length."""
+    """Print one row per length."""
     print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {HEADS} x {WIDTH}")
     print("| length | plain ms | sdpa ms | plain / sdpa |\n|---|---|---|---|")
     for length in LENGTHS:

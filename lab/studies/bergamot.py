@@ -1,14 +1,14 @@
-"""A Bergamot student in the engines people use for it: one file, the same lines, a thread each.
+"""A Bergamot student in several engines: the same file and lines, one thread each.
 
     python lab/studies/bergamot.py FOLDER --source TEXT.en.gz --json FILE [--node node_modules]
 
 Peers are `fxtranslate` (pip), a port of Firefox's engine, and `@browsermt/bergamot-translator`
-(npm, WebAssembly; `--node` names the folder it lies in). Each engine is a process of its own and
-translates line by line, greedily; they take turns at every few lines. An engine with `+lex` scores
-only words of the lexical shortlist, as Firefox does.
+(npm, WebAssembly; `--node` names its folder). Each engine runs in its own process and translates
+line by line, greedily. Engines take turns of a few lines. An engine with `+lex` scores only tokens
+of the lexical shortlist, as Firefox does.
 
-Texts are compared with each other, and with those of PyTorch in float32 from the int8 weights of
-the file, which is what all of them stand for.
+Texts are compared with each other and with those of PyTorch in float32 from the int8 weights of the
+file.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from outrider.data.lines import open_lines
 from outrider.runtime.provenance import machine, origin, versions, write_result
 
 FEW = 10
-"""Lines of a turn."""
+"""Lines per turn."""
 WASM = "bergamot-wasm+lex"
 LABELS = {
     "reference": "PyTorch, float32",
@@ -39,7 +39,7 @@ LABELS = {
 
 
 def build(name: str, folder: Path) -> Callable[[str], str]:
-    """Load an engine; return what translates one line."""
+    """Load an engine; return a function that translates one line."""
     if name.startswith("fxtranslate"):
         import fxtranslate  # type: ignore[import-not-found]
 
@@ -64,7 +64,7 @@ def build(name: str, folder: Path) -> Callable[[str], str]:
 
 
 def work(name: str, folder: Path) -> None:
-    """Translate what comes in, a list of lines a turn, and say how long it took."""
+    """Translate lists of lines from stdin and print the texts and seconds."""
     translate = build(name, folder)
     for turn in sys.stdin:
         lines = json.loads(turn)
@@ -74,7 +74,7 @@ def work(name: str, folder: Path) -> None:
 
 
 class Engine:
-    """An engine in a process of its own."""
+    """An engine in its own process."""
 
     def __init__(self, name: str, folder: Path, node: Path | None) -> None:
         self.name = name
@@ -86,7 +86,7 @@ class Engine:
         self.computes: str = self._read()["computes"]
 
     def translate(self, lines: Sequence[str]) -> tuple[float, list[str]]:
-        """Translate lines; the seconds are the engine's own."""
+        """Translate lines; return the engine's own seconds and the texts."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(list(lines)) + "\n")
         self.process.stdin.flush()
@@ -110,11 +110,11 @@ class Engine:
 def measure(
     engines: Sequence[Engine], lines: Sequence[str], repeats: int
 ) -> tuple[dict[str, list[float]], dict[str, list[str]]]:
-    """Let engines take turns; return the seconds of each repeat, and the texts of the last."""
+    """Run engines in turns; return the seconds of each repeat, and the texts of the last."""
     seconds: dict[str, list[float]] = {engine.name: [] for engine in engines}
     texts: dict[str, list[str]] = {}
     for engine in engines:
-        engine.translate(lines[:FEW])  # to be warm
+        engine.translate(lines[:FEW])  # warm-up
     for _ in range(repeats):
         for engine in engines:
             seconds[engine.name].append(0.0)
@@ -129,7 +129,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure all engines that are there, and print a table."""
+    """Measure all available engines and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--source", type=Path)

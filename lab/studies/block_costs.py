@@ -1,12 +1,12 @@
-"""What a plain step, a block of tokens and a draft cost, for each backend that computes a model.
+"""Cost of a plain step, a block of tokens and a draft, for each backend.
 
     python lab/studies/block_costs.py demo/en-de --json FILE
 
-The least seconds for one row, in the order of a round: a draft, then the block that verifies it.
-Whether drafting pays follows from them: a round costs both, and brings some tokens.
+Minimum seconds for one row, in the order of a round: a draft, then the block that verifies it. They
+determine the tokens per round from which drafting is faster.
 
-How fast one core reads memory that does not fit its own caches is measured beside them: a step
-takes at least as long as reading its weights.
+The memory bandwidth of one core outside its caches is measured too: a step takes at least the time
+to read its weights.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from outrider.runtime.provenance import machine, versions, write_result
 BLOCK = 8
 """Tokens drafted."""
 HELD, SOURCE, TURNS = 12, 24, 9
-"""Tokens of the text so far and of the source, and how often everything is timed."""
+"""Tokens of the text so far and of the source, and number of repeats."""
 MEGABYTES = 8
 """About as many as a step and a draft of a small model read."""
 
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _reading() -> float:
-    """Return the GB a second at which numpy sums up numbers, in the fastest of many turns."""
+    """Return the GB per second at which numpy sums an array, from the fastest of many runs."""
     numbers, best = np.ones(MEGABYTES << 17, dtype=np.int64), math.inf
     for _ in range(300):
         began = perf_counter()
@@ -88,7 +88,7 @@ def _measure(model: Path, backend: str, threads: int, repeats: int) -> dict[str,
 
 
 def _costs(backend: Backend) -> tuple[float, float, float]:
-    """Return the least seconds of a step, a block and a draft, on text that the model writes."""
+    """Return the minimum seconds of a step, a block and a draft, on the model's own text."""
     drafts, query = backend.drafts, Argmax()
     assert drafts is not None, "the model has no drafter"
     source, room = [[backend.eos] * SOURCE], HELD + BLOCK + 1

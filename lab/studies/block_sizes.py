@@ -1,10 +1,10 @@
-"""What a block of n tokens costs, in steps of one: how many drafts can be checked for how much.
+"""Cost of a block of n tokens relative to one step.
 
     python lab/studies/block_sizes.py MODEL --isa avx2,avx512,vnni --json FILE
 
-A chain of 8 drafts makes blocks of 9 tokens; a tree, which drafts several words for a place, makes
-larger ones. It pays where these cost little more. One text at a time, int8, one thread, the least
-of many turns in turn; the state holds what a sentence has half way.
+A chain of 8 drafts needs blocks of 9 tokens; a tree with several tokens per position needs larger
+ones. A tree pays only where these cost little more. One text at a time, int8, one thread, minimum
+of many interleaved turns; the state is that of half a sentence.
 """
 
 import argparse
@@ -23,15 +23,15 @@ from outrider.runtime.provenance import machine, versions, write_result
 
 SIZES = (1, 2, 3, 5, 7, 9, 13, 17, 25, 33)
 SOURCE, HELD = 24, 12
-"""Tokens of the source, and of the target that is there already."""
+"""Tokens of the source, and of the target so far."""
 TURNS = 60
 
 
 def main() -> None:
-    """Measure every instruction set in a process of its own, and print a table."""
+    """Measure every instruction set in its own process, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("--isa", default="", help="as avx2,avx512,vnni,amx; by default the best")
+    parser.add_argument("--isa", default="", help="avx2,avx512,vnni,amx; by default the best")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -50,10 +50,10 @@ def main() -> None:
 
 
 def measure(backend: Backend) -> dict[str, float]:
-    """Return the milliseconds of blocks, by how many tokens they have."""
+    """Return the milliseconds of blocks by number of tokens."""
     source, room, text = [[backend.eos] * SOURCE], HELD + max(SIZES), [backend.start]
     state = backend.encode(source, capacity=room)
-    while len(text) < room:  # what it says by itself: a large head takes longer at a loss
+    while len(text) < room:  # the model's own output: a large head is slower on unlikely tokens
         text += backend.extend([text[-1:]], state, Argmax()).tokens[0]
     state = backend.encode(source, capacity=room)
     backend.extend([text[:HELD]], state, Nothing(), last=True)
@@ -72,7 +72,7 @@ def _sets(names: str) -> list[str]:
 
 
 def _apart(model: str, isa: str) -> Any:
-    """Measure in a process that computes with one instruction set."""
+    """Measure in a process restricted to one instruction set."""
     environment = os.environ | ({} if isa == "best" else {"OUTRIDER_ISA": isa})
     command = [sys.executable, __file__, model, "--here"]
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)

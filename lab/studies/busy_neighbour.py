@@ -1,11 +1,11 @@
-"""What an update of training takes on a quiet machine and beside a busy process.
+"""Time of a training update on an idle machine and beside busy processes.
 
     python lab/studies/busy_neighbour.py --json FILE
 
-`outrider train` runs a config with each setting of OpenMP, in a new process each, alone and beside
-as many endless loops as asked for. Settings take turns; a figure is the median over the rounds of
-the mean time of an update, from the run's own log. `load` is the machine's load average before
-each run: figures of a quiet machine need one that is quiet.
+`outrider train` runs a config with each OpenMP setting, in a new process each, alone and beside the
+given number of endless loops. Settings take turns; a figure is the median over rounds of the mean
+update time in the run's log. `load` is the load average before each run; figures for an idle
+machine need a low one.
 """
 
 import argparse
@@ -37,7 +37,7 @@ BEFORE, AFTER, PASSIVE, ONE = SETTINGS
 
 @contextmanager
 def neighbours(count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """Keep so many processes busy while the block runs."""
+    """Run this many busy processes during the block."""
     loop = [sys.executable, "-c", "while True: pass"]
     busy = [subprocess.Popen(loop) for _ in range(count)]
     try:
@@ -49,7 +49,7 @@ def neighbours(count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
 
 
 def train(data: Path, updates: int, variables: dict[str, str]) -> float:
-    """Train in a new process and return the seconds of an update."""
+    """Train in a new process and return the seconds per update."""
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     with tempfile.TemporaryDirectory() as folder:
         overrides = [f"folder={folder}/run", f"data.folder={data}", f"train.steps={updates}"]
@@ -70,7 +70,7 @@ def train(data: Path, updates: int, variables: dict[str, str]) -> float:
 
 
 def measure(updates: int, rounds: int, counts: list[int]) -> list[dict[str, Any]]:
-    """Measure every setting beside every number of neighbours, in turns."""
+    """Measure every setting with every number of busy processes, in turns."""
     rows: list[dict[str, Any]] = [
         {"neighbours": count, "setting": name, "variables": variables, "seconds": [], "load": []}
         for count in counts

@@ -1,11 +1,11 @@
-"""Two builds of the native core in turns, on one thread: is the new one faster, and says the same?
+"""Two builds of the native core in turns, on one thread: speed, and equal tokens.
 
     pip install --no-deps --target OLD ./native      # at one commit, and at another:
     pip install --no-deps --target NEW ./native
     python lab/studies/core_builds.py OLD NEW MODEL --batches 1,8,32
 
-Each build runs in a process of its own. Both encode and decode the same random sources, 30 tokens
-to 32, one after the other; tokens must be equal, and the median of all turns is printed.
+Each build runs in its own process. Both encode and decode the same random sources, 30 tokens to 32,
+in turns; tokens must be equal, and the median of all turns is printed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ SOURCE, TARGET, TURNS = 30, 32, 12
 
 
 def serve(model: Path) -> None:
-    """Decode a batch for every number on stdin; print seconds, those of the encoder, and tokens."""
+    """Decode one batch per line of stdin; print total seconds, encoder seconds, and tokens."""
     from time import perf_counter
 
     from outrider.backends.native import NativeBackend

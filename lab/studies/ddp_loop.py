@@ -1,11 +1,11 @@
-"""What `outrider train` on two processes costs beside a bare loop of PyTorch's DDP.
+"""Time of `outrider train` on two processes relative to a bare loop with PyTorch's DDP.
 
     python lab/studies/ddp_loop.py --json FILE
 
 Both train the same model on the same batches, with the same loss, AdamW and clipping, on two
-processes of one thread each, and take turns. The bare loop is as short as it can be: no log, no
-schedule, no checkpoint, no count of targets over processes. What a turn takes is the median of its
-updates, and the weights of both must be the same in the end, but for rounding.
+processes of one thread each, and take turns. The bare loop is minimal: no log, schedule, checkpoint
+or count of targets over processes. The time of a turn is the median of its updates. The weights of
+both must be equal at the end, up to rounding.
 """
 
 import argparse
@@ -47,13 +47,13 @@ ALIKE = (
 
 
 class Clock(TrainerCallback):
-    """Notes the moment that every update ends."""
+    """Records the time at the end of every update."""
 
     def __init__(self) -> None:
         self.moments: list[float] = []
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Note it."""
+        """Record the time."""
         self.moments.append(time.perf_counter())
 
 
@@ -68,7 +68,7 @@ class Side:
         self.arguments = training_arguments(self.train, folder=folder, seed=config.seed)
 
     def model(self) -> nn.Module:
-        """Return the same weights each time."""
+        """Return a model with the same weights each time."""
         torch.manual_seed(self.config.seed)
         return kind_of(self.config).blank(WORDS).train()
 
@@ -83,7 +83,7 @@ class Side:
         )
 
     def ours(self) -> tuple[float, nn.Module]:
-        """Train by our Trainer; return the seconds of an update, and the model."""
+        """Train with our Trainer; return the seconds per update, and the model."""
         clock, model = Clock(), self.model()
         trainer = Trainer(
             model,
@@ -94,12 +94,12 @@ class Side:
             arguments=self.arguments,
             callbacks=[clock],
         )
-        trainer._save_checkpoint = lambda model, trial: None  # it is training that is measured
+        trainer._save_checkpoint = lambda model, trial: None  # only training is measured
         trainer.run()
         return _median(clock.moments), model
 
     def bare(self) -> tuple[float, nn.Module]:
-        """Train by a loop."""
+        """Train with a minimal loop."""
         model, train = self.model(), self.train
         whole = DistributedDataParallel(model)
         objective = kind_of(self.config).training_objective()
@@ -115,7 +115,7 @@ class Side:
         moments = []
         for batch in islice(self.stream(), train.steps):
             count = torch.tensor(float(objective.count(batch.tensors)))
-            dist.all_reduce(count)  # the mean is over all targets, as it must be
+            dist.all_reduce(count)  # the mean is over all targets, as in our Trainer
             divisor = float(count) / PROCESSES
             loss = objective.loss(
                 whole, batch.tensors, divisor=divisor, smoothing=train.label_smoothing
@@ -138,7 +138,7 @@ def _median(moments: list[float]) -> float:
 
 
 def work(pipe: Connection, rank: int, port: int, values: dict[str, Any]) -> None:
-    """Take turns; the first process sends the seconds of all."""
+    """Train in turns; the first process sends all seconds."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(PROCESSES)}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
@@ -163,7 +163,7 @@ def work(pipe: Connection, rank: int, port: int, values: dict[str, Any]) -> None
 
 
 def main() -> None:
-    """Measure and write down."""
+    """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--config", default="multi30k-en-de")
     parser.add_argument("--updates", type=int, default=30)

@@ -1,9 +1,9 @@
-"""The duplication task of the Reformer paper (arXiv:2001.04451, section 5) at our size.
+"""The duplication task of the Reformer paper (arXiv:2001.04451, section 5) at a small size.
 
-    0 w 0 w        w random symbols; what counts is the second w
+    0 w 0 w        w random symbols; only the second w is scored
 
 One model is trained for each number of hashing rounds, and one with full causal attention. Each is
-then evaluated with several numbers of rounds: the rotations it was trained with, then fresh ones.
+evaluated with several numbers of rounds: first with the rotations of training, then with new ones.
 
 python lab/studies/duplication.py --json results/lsh-duplication.json
 """
@@ -54,7 +54,7 @@ def draw(task: Task, rows: int, generator: torch.Generator) -> Tensor:
 
 
 def build(task: Task, rounds: int | str) -> LanguageModel:
-    """Build a model with full attention, or with so many rounds of hashing."""
+    """Build a model with full attention, or with the given number of hashing rounds."""
     attention: dict[str, Any] = {"kind": "causal"}
     if rounds != FULL:
         attention = {
@@ -81,7 +81,7 @@ def build(task: Task, rounds: int | str) -> LanguageModel:
 
 
 def train(task: Task, rounds: int | str) -> LanguageModel:
-    """Train on fresh rows; print how it goes."""
+    """Train on new random rows; print the progress."""
     model = build(task, rounds).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=task.rate, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -107,7 +107,7 @@ def train(task: Task, rounds: int | str) -> LanguageModel:
 
 
 def with_rounds(model: LanguageModel, task: Task, rounds: int) -> LanguageModel:
-    """Return the model with fewer or more rounds; those it has keep their rotations."""
+    """Return the model with another number of rounds; existing rounds keep their rotations."""
     other = build(task, rounds)
     weights = other.state_dict()
     for name, value in model.state_dict().items():
@@ -122,7 +122,7 @@ def with_rounds(model: LanguageModel, task: Task, rounds: int) -> LanguageModel:
 
 @torch.no_grad()
 def accuracy(model: LanguageModel, task: Task) -> float:
-    """Share of the second w that is predicted right, on rows never trained on."""
+    """Share of correct symbols in the second w, on new rows."""
     tokens = draw(task, task.test_rows, torch.Generator().manual_seed(task.seed + 1))
     half = task.length // 2
     guess = torch.cat([model(part).logits.argmax(-1) for part in tokens.split(32)])
@@ -146,7 +146,7 @@ def run(task: Task, trained: list[int | str], evaluated: list[int]) -> list[dict
 
 
 def picture(results: list[dict[str, Any]], path: Path) -> None:
-    """Draw accuracy by rounds of evaluation, one line a model."""
+    """Draw accuracy by rounds of evaluation, one line per model."""
     import matplotlib
 
     matplotlib.use("Agg")

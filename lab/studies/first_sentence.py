@@ -1,9 +1,9 @@
-"""What the first tandem sentence of a new process takes, beside plain decoding.
+"""Time of the first tandem sentence in a new process, relative to plain decoding.
 
     python lab/studies/first_sentence.py demo/en-de --source test.en.gz --json FILE
 
-New processes take turns: each loads the model, translates one sentence, and says how long that
-took, then the nine sentences after it. The ratios are those of neighbouring processes.
+New processes take turns: each loads the model, translates one sentence, then nine more, and prints
+both times. Ratios are those of consecutive processes.
 """
 
 import argparse
@@ -27,9 +27,9 @@ def main() -> None:
     """Measure every model, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", type=Path, nargs="+")
-    parser.add_argument("--source", type=Path, required=True, help="a text, one sentence a line")
+    parser.add_argument("--source", type=Path, required=True, help="a text, one sentence per line")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--processes", type=int, default=10, help="for each mode")
+    parser.add_argument("--processes", type=int, default=10, help="processes per mode")
     parser.add_argument("--backend", default="native")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--mode", choices=MODES, help=argparse.SUPPRESS)
@@ -37,7 +37,7 @@ def main() -> None:
     if options.mode is not None:
         print(json.dumps(_translate(options)))
         return
-    # Imported here, because the processes that are timed need none of it.
+    # Imported here, because the timed processes do not need it.
     from outrider.data.lines import text_lines
     from outrider.runtime.provenance import machine, versions, write_result
 
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _translate(options: argparse.Namespace) -> dict[str, float]:
-    """Translate in this process; return the seconds of the first sentence and of ten."""
+    """Translate in this process; return the seconds of the first sentence and of all ten."""
     lines = json.load(sys.stdin)
     model = outrider.load(options.models[0], backend=options.backend, threads=options.threads)
     if not isinstance(model, Translator):
@@ -75,7 +75,7 @@ def _translate(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _measure(model: Path, lines: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Run processes of both modes in turns; return medians, and medians of the ratios."""
+    """Run processes of both modes in turns; return medians, and the medians of the ratios."""
     seen: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
     for turn in range(options.processes + 1):
         for mode in MODES if turn % 2 else MODES[::-1]:
@@ -87,7 +87,7 @@ def _measure(model: Path, lines: list[str], options: argparse.Namespace) -> dict
                 command, check=True, input=json.dumps(lines), stdout=subprocess.PIPE, text=True
             )
             found = {**json.loads(answer.stdout), "process": perf_counter() - began}
-            if turn:  # the first pair reads files that are not in memory yet
+            if turn:  # the first pair loads files into the page cache
                 seen[mode].append(found)
     result: dict[str, Any] = {"model": model.name}
     for key in ("first", "ten", "warm", "process"):

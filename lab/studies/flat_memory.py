@@ -1,11 +1,11 @@
-"""Memory of a rank and of a driver, while the corpus grows from 10^5 to 10^7 rows.
+"""Memory of a rank and of a driver for corpora of 10^5 to 10^7 rows.
 
     python lab/studies/flat_memory.py --json FILE
 
-The corpus is generated. The rank is the stream of batches that `outrider train` reads, over one
-whole epoch. The driver lists the shards of the corpus, hands each out and reads its record, as
-`outrider distill` does; its workers only write the record. Each is a process of its own, and its
-memory is the peak above what it held before the corpus was opened.
+The corpus is generated. The rank is the stream of batches that `outrider train` reads, for one
+epoch. The driver lists the shards of the corpus, assigns each and reads its record, as `outrider
+distill` does; its workers only write the record. Each runs in its own process; its memory is the
+peak above the memory before the corpus was opened.
 """
 
 import argparse
@@ -34,7 +34,7 @@ ROWS = (100_000, 1_000_000, 10_000_000)
 
 
 def write_corpus(folder: str, rows: int) -> None:
-    """Write the same block of generated pairs again and again."""
+    """Write the same block of generated pairs repeatedly."""
     path = Path(folder)
     few = synthetic_corpus(path / "few", rows=BLOCK)
     table = pq.read_table(few.folder / few.manifest.splits["train"].shards[0].name)
@@ -65,7 +65,7 @@ def read_epoch(folder: str) -> dict[str, float]:
 
 
 def drive(folder: str) -> dict[str, float]:
-    """Hand out every shard of the corpus, to workers that do nothing but say so."""
+    """Assign every shard of the corpus to workers that only write a record."""
     path = Path(folder)
     reset_peak()
     before, began = resident_bytes(), time.monotonic()
@@ -88,7 +88,7 @@ def _found(before: int, began: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and write down."""
+    """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--json", type=Path)

@@ -1,15 +1,16 @@
-"""What trust in the parallel half costs and buys: quality and rounds of tandem decoding over gamma.
+"""Quality and rounds of tandem decoding over gamma, the weight of the parallel half.
 
     python lab/studies/gamma.py MODEL --source FILE --reference FILE --json FILE --png FILE
     python lab/studies/gamma.py MODEL --text FILE --judge FILE --json FILE --png FILE
 
-p = (1 - gamma) p_AR + gamma p_NAR, in blocks of a fixed length, so that rounds compare. Beside it
-both halves alone: the autoregressive one token by token, the parallel one all at once (a text block
-by block). Nothing is timed: a round is one pass of the autoregressive half, whatever the machine.
+p = (1 - gamma) p_AR + gamma p_NAR, in blocks of a fixed length, so that rounds are comparable. Both
+halves are also measured alone: the autoregressive one token by token, the parallel one in one pass
+(text block by block). Nothing is timed: a round is one pass of the autoregressive half on any
+machine.
 
-A translation has a reference. A text has none, so of a language model three things are asked: how
-well p predicts what people wrote; how likely its own texts are to its autoregressive half, and to a
-model that only counts the n-grams of `--judge`; and how much in them was said before.
+Translations have references. For a language model three measures are reported: how well p predicts
+held-out text; the probability of its texts under its autoregressive half and under an n-gram model
+of `--judge`; and the share of repeated word pairs.
 """
 
 import argparse
@@ -56,7 +57,7 @@ def measure(
     options: dict[str, Any],
     ours: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[str]]:
-    """Translate all lines once; return the scores, beside `ours` if given, and the texts."""
+    """Translate all lines once; return scores, compared with `ours` if given, and texts."""
     stats = Statistics()
     found = translator.results(sources, split=False, stats=stats, **options)
     texts = [best.text for best, *_ in found]
@@ -74,7 +75,7 @@ def measure(
 
 
 def beside(texts: Sequence[str], ours: Sequence[str], stats: Statistics) -> dict[str, Any]:
-    """How many texts are `ours`, if given, and how many rounds they took, if any."""
+    """The share of texts equal to `ours`, if given, and the number of rounds, if any."""
     row: dict[str, Any] = {}
     if ours:
         same = sum(one == other for one, other in zip(texts, ours, strict=True))
@@ -107,7 +108,7 @@ def translations(translator: Translator, options: argparse.Namespace) -> dict[st
 
 
 class Passage(NamedTuple):
-    """The beginning of a paragraph and how it goes on, in tokens."""
+    """The beginning of a paragraph and its continuation, in tokens."""
 
     prompt: list[int]
     rest: list[int]
@@ -116,10 +117,10 @@ class Passage(NamedTuple):
 def passages(
     model: Generator, text: str, count: int | None, *, prompt: int, rest: int
 ) -> list[Passage]:
-    """Return beginnings of so many paragraphs of a text, spread over it."""
+    """Return the beginnings of `count` paragraphs, evenly spaced over the text."""
     lines = model.tokenizer.encode_batch(text.splitlines(keepends=True))
     found = [Passage(ids[:prompt], ids[prompt:][:rest]) for ids in lines]
-    # A prompt is given as text; what does not come back as it was is left out.
+    # A prompt is passed as text; paragraphs that do not encode to the same ids are skipped.
     texts = model.tokenizer.decode_batch([one.prompt for one in found])
     again = model.tokenizer.encode_batch(texts)
     found = [
@@ -136,9 +137,9 @@ def passages(
 def chances(
     model: Generator, given: Sequence[Passage], block: int
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Return p_AR and p_NAR of every token of the rests, which are read block by block.
+    """Return p_AR and p_NAR of every token of the continuations, block by block.
 
-    In a block p_AR knows all tokens before, p_NAR those before the block.
+    Within a block p_AR depends on all earlier tokens, p_NAR only on those before the block.
     """
     backend, drafts = model.backend, model.backend.drafts
     assert drafts is not None
@@ -168,7 +169,7 @@ def chances(
 def held_out(
     p_AR: list[list[float]], p_NAR: list[list[float]], gammas: Sequence[float], block: int
 ) -> list[dict[str, Any]]:
-    """How well the mixtures predict what people wrote: over all, and by place in a block."""
+    """Perplexity of the mixtures on held-out text: in total, and by position in a block."""
     found, first = [], []
     for gamma in gammas:
         nats = [
@@ -193,7 +194,7 @@ def held_out(
 
 
 def judged(judge: NgramModel, prompt: Sequence[int], rest: Sequence[int]) -> float:
-    """Nats that a text costs the judge, behind its prompt."""
+    """Negative log-probability (nats) of a continuation under the judge."""
     text, first = [*prompt, *rest], len(prompt)
     return -sum(
         math.log(judge.probability(text[at], text[max(0, at - judge.order) : at]))
@@ -202,7 +203,7 @@ def judged(judge: NgramModel, prompt: Sequence[int], rest: Sequence[int]) -> flo
 
 
 def said_before(texts: Sequence[str]) -> float:
-    """Return the share of pairs of neighbouring words that their text had before."""
+    """Return the share of adjacent word pairs that occur earlier in their text."""
     again, pairs = 0, 0
     for text in texts:
         words = list(pairwise(text.split()))
@@ -213,7 +214,7 @@ def said_before(texts: Sequence[str]) -> float:
 def written(
     model: Generator, judge: NgramModel, given: Sequence[Passage], rests: Sequence[Sequence[int]]
 ) -> dict[str, float]:
-    """What can be said of texts that go on from the prompts, whoever wrote them."""
+    """Measures of any continuations of the prompts."""
     texts = model.tokenizer.decode_batch(rests)
     tokens = sum(map(len, rests))
     nats = [judged(judge, one.prompt, rest) for one, rest in zip(given, rests, strict=True)]
@@ -231,7 +232,7 @@ def go_on(
     options: dict[str, Any],
     ours: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[str]]:
-    """Continue all prompts once; return the scores, beside `ours` if given, and the texts."""
+    """Continue all prompts once; return scores, compared with `ours` if given, and texts."""
     stats, room = Statistics(), len(given[0].rest)
     prompts = model.tokenizer.decode_batch([one.prompt for one in given])
     answers = model.results(prompts, stats=stats, scores=True, max_new_tokens=room, **options)
@@ -254,7 +255,7 @@ def curve(
     options: argparse.Namespace,
     way: dict[str, Any],
 ) -> dict[str, Any]:
-    """Measure both halves alone, the parallel one if it can write this way, and all mixtures."""
+    """Measure both halves alone (the parallel one if supported) and all mixtures."""
     modes = {name: {**mode, **way} for name, mode in ALONE.items() if name == "ar" or not way}
     alone, rows, first = {}, [], []
     for name, mode in modes.items():
@@ -294,19 +295,19 @@ def texts(model: Generator, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, write down, draw."""
+    """Measure, write the result and draw it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("--source", type=Path)
     parser.add_argument("--reference", type=Path)
-    parser.add_argument("--text", type=Path, help="of a language model: held-out text")
-    parser.add_argument("--judge", type=Path, help="the text whose n-grams are counted")
-    parser.add_argument("--order", type=int, default=6, help="tokens of these n-grams")
-    parser.add_argument("--prompt", type=int, default=100, help="tokens given of each paragraph")
-    parser.add_argument("--new-tokens", type=int, default=160, help="tokens written behind them")
+    parser.add_argument("--text", type=Path, help="held-out text, for a language model")
+    parser.add_argument("--judge", type=Path, help="training text of the n-gram model")
+    parser.add_argument("--order", type=int, default=6, help="order of the n-gram model")
+    parser.add_argument("--prompt", type=int, default=100, help="prompt tokens of each paragraph")
+    parser.add_argument("--new-tokens", type=int, default=160, help="new tokens per prompt")
     parser.add_argument("--gammas", type=float, nargs="+", default=list(GAMMAS))
     parser.add_argument("--draft-tokens", type=int, default=8)
-    parser.add_argument("--lines", type=int, help="so many: the first, or paragraphs of a text")
+    parser.add_argument("--lines", type=int, help="number of lines, or of paragraphs of a text")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--png", type=Path)
     options = parser.parse_args()
@@ -329,7 +330,7 @@ SMALL: dict[str, Any] = {"color": QUIET, "fontsize": 9}
 
 @contextmanager
 def two_plots(path: Path, titles: Sequence[str], told: str) -> Iterator[Any]:
-    """Make room for two plots side by side, and save them."""
+    """Create two plots side by side, and save them."""
     pyplot = load_pyplot("the picture over gamma")
     figure = pyplot.figure(figsize=(11, 4.4), layout="constrained", facecolor="white")
     try:
@@ -345,7 +346,7 @@ def two_plots(path: Path, titles: Sequence[str], told: str) -> Iterator[Any]:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Draw quality and tokens a round over gamma."""
+    """Draw quality and tokens per round over gamma."""
     gammas = [row["gamma"] for row in result["tandem"]]
     told = "A GRU and an LSTM that drafts for it, mixed by γ"
     with two_plots(path, ("BLEU", "tokens a round"), told) as (quality, rounds):
@@ -365,7 +366,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def draw_texts(result: dict[str, Any], path: Path) -> None:
-    """Draw how well people are predicted over gamma, and quality against tokens a round."""
+    """Draw held-out perplexity over gamma, and quality against tokens per round."""
     gammas = [row["gamma"] for row in result["held_out"]]
     told = "A GRU and an LSTM that drafts for it, mixed by γ: text"
     titles = ("perplexity of what people wrote", "written text: nats a token, to the judge")

@@ -1,9 +1,9 @@
-"""How far to close the gates of `residual: gru` at first: near identity, or quick to learn.
+"""Initial bias of the gates of `residual: gru`: distance from identity, and speed of learning.
 
     python lab/studies/gate_bias.py --json FILE
 
-Two figures for every first bias: by how much a new layer changes an input of unit variance, and
-whether a small model learns to repeat 16 symbols (`w # w`, the second w counts), over some seeds.
+Two figures per bias: how much a new layer changes an input of unit variance, and whether a small
+model learns to repeat 16 symbols (`w # w`, the second w is scored), over several seeds.
 """
 
 import argparse
@@ -33,7 +33,7 @@ SIZES: dict[str, Any] = {
 
 
 def gated(bias: float | None) -> dict[str, Any]:
-    """Return the keys of a model with such gates; None for one without."""
+    """Return the config keys of a model with this gate bias; None for a model without gates."""
     return {} if bias is None else {"residual": "gru", "gate_bias": bias}
 
 
@@ -52,7 +52,7 @@ def distance(bias: float, *, cross: bool) -> float:
 
 
 def batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return rows `w # w` behind a start token, and labels of the second w."""
+    """Return rows `w # w` after a start token, and labels of the second w."""
     word = torch.randint(FIRST, VOCABULARY, (ROWS, SYMBOLS), generator=generator)
     start, middle = (torch.full((ROWS, 1), token) for token in (START, SEPARATOR))
     tokens_BT = torch.cat([start, word, middle, word], dim=1)
@@ -62,7 +62,7 @@ def batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def learn(bias: float | None, *, seed: int, steps: int, every: int) -> list[float]:
-    """Train one model; return its loss every so many updates."""
+    """Train one model; return its loss at regular intervals."""
     torch.manual_seed(seed)
     config = LanguageModelConfig(**SIZES, layers=3, position="rotary", **gated(bias))
     model = LanguageModel(config).train()
@@ -82,7 +82,7 @@ def learn(bias: float | None, *, seed: int, steps: int, every: int) -> list[floa
 
 
 def main() -> None:
-    """Measure and write down."""
+    """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--every", type=int, default=100)

@@ -1,13 +1,14 @@
-"""How far back a loss is felt: gradients of FAST, of plain attention and of recurrent layers.
+"""Gradients over distance: FAST, plain attention and recurrent layers.
 
     python lab/studies/gradients.py --json FILE --png FILE
 
-The loss is of the last place alone. Its gradient is taken at every token's embedding, and the norms
-are compared by distance d from the last place; and at the output of every layer, over all places.
-Once with first weights, for several lengths, and once after learning to name at the last place the
-token of the first, `LENGTH` places before. All in float32 on one thread, of equal width and depth;
-a norm is the median of rows and seeds. Attention stands between residual sums and feed-forwards, as
-in our models; recurrent layers once there in its place, and stacked bare, as in the textbook.
+The loss is that of the last position. The norms of its gradients at the token embeddings are
+compared by distance d from the last position, and those at the output of every layer over all
+positions. Models are measured with initial weights at several lengths, and after training on one
+length to predict the first token at the last position. All run in float32 on one thread, with equal
+width and depth; a norm is the median over rows and seeds. Attention is placed between residual sums
+and feed-forwards, as in Outrider's models; recurrent layers are measured both there and as a plain
+stack.
 """
 
 import argparse
@@ -29,10 +30,10 @@ from outrider.torch.models.base import init_weights
 
 WIDTH, LAYERS = 64, 4
 ANSWERS, VOCABULARY = 8, 32
-"""Tokens below ANSWERS are asked for; the others are noise, but the last, which asks."""
+"""Tokens below ANSWERS are answers; the others are noise, except the last, the query."""
 LENGTH, ROWS, RATE, WARMUP = 128, 16, 2e-3, 20
 FLOOR = 1e-12
-"""Smaller norms are drawn here."""
+"""Minimum norm of the drawing."""
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": WIDTH,
@@ -46,7 +47,7 @@ FAST = {"position_correlation": 3, "position_mlp": 8}
 
 
 class Recurrent(nn.Module):
-    """Recurrent layers on embeddings, with a head as long as the table."""
+    """Recurrent layers on embeddings, with an output layer."""
 
     def __init__(self, kind: type[nn.RNNBase]) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class Recurrent(nn.Module):
         self.apply(init_weights)
 
     def hidden(self, tokens_BT: Tensor, seen: list[Tensor]) -> Tensor:
-        """Run whole sequences; `seen` collects what every layer gave."""
+        """Run whole sequences; `seen` collects the output of every layer."""
         x_BTD: Tensor = self.tokens(tokens_BT)
         for layer in self.layers:
             x_BTD = layer(x_BTD)[0]
@@ -64,13 +65,13 @@ class Recurrent(nn.Module):
         return x_BTD
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Score every word of the vocabulary."""
+        """Compute logits of the whole vocabulary."""
         scores: Tensor = self.head(hidden)
         return scores
 
 
 def attention(**options: Any) -> Callable[[], LanguageModel]:
-    """Return what builds a language model with these keys."""
+    """Return a function that builds a language model with these keys."""
     return lambda: LanguageModel(LanguageModelConfig(**SIZES, **options))
 
 
@@ -89,13 +90,13 @@ class Norms:
     """Norms of the gradients of one loss."""
 
     by_distance_BT: Tensor
-    """At the embeddings, the last place first."""
+    """At the embeddings, last position first."""
     by_layer_B: list[Tensor]
-    """At the embeddings and at the output of every layer, over all places."""
+    """At the embeddings and at the output of every layer, over all positions."""
 
 
 def batch(rows: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return rows `a n n ... n ?` and their a."""
+    """Return rows `a n n ... n ?` and the answers a."""
     answer_B = torch.randint(ANSWERS, (rows,), generator=generator)
     tokens_BT = torch.randint(ANSWERS, VOCABULARY - 1, (rows, length), generator=generator)
     tokens_BT[:, 0], tokens_BT[:, -1] = answer_B, VOCABULARY - 1
@@ -103,7 +104,7 @@ def batch(rows: int, length: int, generator: torch.Generator) -> tuple[Tensor, T
 
 
 def gradients(model: LanguageModel | Recurrent, tokens_BT: Tensor, answer_B: Tensor) -> Norms:
-    """Differentiate the loss of the last place by the embeddings and by what each layer gave."""
+    """Differentiate the loss of the last position by the embeddings and all layer outputs."""
     found: list[Tensor] = []
     hook = model.tokens.register_forward_hook(lambda _, __, output: found.append(output))
     logits_BV = model.logits(model.hidden(tokens_BT, found)[:, -1])
@@ -114,7 +115,7 @@ def gradients(model: LanguageModel | Recurrent, tokens_BT: Tensor, answer_B: Ten
 
 
 def learn(model: LanguageModel | Recurrent, *, seed: int, steps: int, length: int) -> float:
-    """Train on the first token; return the share of new rows it is named for."""
+    """Train on the first token; return the accuracy on new rows."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     for step in range(1, steps + 1):
@@ -147,7 +148,7 @@ def summarize(norms: list[Norms], length: int) -> dict[str, Any]:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure one model: new at every length, and trained at one."""
+    """Measure one model: new at every length, and trained at one length."""
     began, build = time.process_time(), MODELS[name]
     found: dict[int, list[Norms]] = {length: [] for length in options.lengths}
     trained: list[Norms] = []
@@ -171,10 +172,10 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, write down, draw."""
+    """Measure, write the result and draw it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[64, 128, 256, 512, 1024])
-    parser.add_argument("--length", type=int, default=LENGTH, help="of the texts learnt from")
+    parser.add_argument("--length", type=int, default=LENGTH, help="length of the training texts")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=8)
@@ -182,7 +183,7 @@ def main() -> None:
     parser.add_argument("--png", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)  # what has almost vanished would slow recurrent layers down
+    torch.set_flush_denormal(True)  # subnormal gradients slow recurrent layers down
     rows = []
     for name in MODELS:
         rows.append(row := measure(name, options))
@@ -197,7 +198,7 @@ def main() -> None:
 
 
 def tell(row: dict[str, Any]) -> None:
-    """Print how much of the gradient is left at the first token."""
+    """Print the share of the gradient at the first token."""
     for state, one in (("new", row["new"][-1]), ("trained", row["trained"])):
         far = f"{share(one)[-1]:.1e} of the last, {one['distances'][-1]} places back"
         print(f"{row['name']}, {state}: {far}")
@@ -206,12 +207,12 @@ def tell(row: dict[str, Any]) -> None:
 
 
 def share(row: dict[str, Any]) -> list[float]:
-    """Return norms by distance, relative to that of the last place."""
+    """Return norms by distance, relative to that of the last position."""
     return [norm / row["norms"][0] for norm in row["norms"]]
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Draw gradients by distance, new and trained, by length, and by layer."""
+    """Draw gradients by distance (new and trained), by length, and by layer."""
     pyplot = load_pyplot("the picture of the gradients")
     figure = pyplot.figure(figsize=(11.5, 8), layout="constrained", facecolor="white")
     try:

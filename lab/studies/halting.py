@@ -1,12 +1,12 @@
-"""What halting and skipping save: time against the share of tokens that are left out.
+"""Time saved by halting and skipping, by the share of left-out tokens.
 
 python lab/studies/halting.py --json results/halting.json
 
-Halting: a layer applied STEPS times, of which the given share of tokens needs only the first; the
-others need all. Skipping: one encoder layer from which the given share is left out. Each against
-the same layer with all tokens, whole passes and training passes (forward and backward), in turns,
-the least of several, in CPU time of one thread, so that others on the machine disturb little.
-`ideal` is the share of the work left if all work were proportional to tokens.
+Halting: a layer is applied STEPS times; the given share of tokens halts after the first step, the
+others need all. Skipping: the given share skips one encoder layer. Each is compared with the same
+layer on all tokens, for inference and training passes (forward and backward), in turns, as the
+minimum of several, in CPU time of one thread, which reduces the effect of other load. `ideal` is
+the share of the work that is saved if all work is proportional to tokens.
 """
 
 import argparse
@@ -31,7 +31,7 @@ KINDS = ("full", "causal")
 
 
 class Size(NamedTuple):
-    """What is measured."""
+    """Sizes of the measured layers."""
 
     width: int
     inner: int
@@ -45,14 +45,14 @@ QUICK = Size(256, 1024, 4, 1024, 3)
 
 
 class Chosen(Halting):
-    """Halts the tokens it is told after the first step, the others after the last."""
+    """Halts the given tokens after the first step, the others after the last."""
 
     def __init__(self, width: int, early_BT: Tensor) -> None:
         super().__init__(width, HaltingConfig(threshold=0.99))
         self.early_BT = early_BT
 
     def forward(self, state_BAD: Tensor) -> Tensor:
-        """Return 1 or 0; multiplied by the weights, so that training has something to do."""
+        """Return 1 or 0; the product with the weights keeps a gradient for training."""
         p_BA = super().forward(state_BAD) * 0
         whole = state_BAD.shape[1] == self.early_BT.shape[1]
         return p_BA + self.early_BT.to(p_BA) if whole else p_BA
@@ -75,7 +75,7 @@ def build(size: Size, kind: str, **options: Any) -> Seq2Seq:
 
 
 def chosen(size: Size, share: float) -> Tensor:
-    """Draw as many tokens of every row."""
+    """Draw the given share of tokens in every row."""
     count = round(share * size.length)
     order_BT = torch.rand(ROWS, size.length).argsort(1)
     return order_BT < count
@@ -95,7 +95,7 @@ def passes(run: Callable[[Tensor], Tensor], x_BTD: Tensor, *, train: bool) -> fl
 def compare(
     runs: dict[str, Callable[[Tensor], Tensor]], size: Size, *, train: bool
 ) -> dict[str, float]:
-    """Return the least seconds of each, taken in turns."""
+    """Return the minimum seconds of each, measured in turns."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(size.turns + 1):
         for name, run in runs.items():
@@ -134,7 +134,7 @@ def skipping_runs(size: Size) -> dict[str, Callable[[Tensor], Tensor]]:
 def rows(
     runs: dict[str, Callable[[Tensor], Tensor]], size: Size, steps: int, what: str
 ) -> list[dict[str, Any]]:
-    """Measure a set of runs, print a line for each share, and return them."""
+    """Measure a set of runs, print one line per share, and return them."""
     found = []
     for train in (False, True):
         seconds = compare(runs, size, train=train)
@@ -157,9 +157,9 @@ def rows(
 
 
 def main() -> None:
-    """Print a line for every share, and write all if asked."""
+    """Print one line per share; write all if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a smaller layer, fewer turns")
+    parser.add_argument("--quick", action="store_true", help="a smaller layer and fewer turns")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,14 +1,14 @@
-"""How many words of a large head are left after it was read in four bits, and why these four?
+"""Share of a large head that is computed after a first pass in four bits, for four variants.
 
     python lab/studies/head_screen.py MODEL --source FILE --json FILE
 
-The head is most of a step of a model with 65,000 words. The native core reads it in four bits
-first, which bounds every word's score (`native/src/screen.h`), and computes only panels of 16 words
-that could hold the likeliest. Counted is what is left of them: with one scale for all weights of a
-word, with one for every 64 places, with the weights turned into the main directions of the head,
-and with scales that lose least. States are those of MODEL, greedy, in int8 as in the core. Then the
-core translates with and without, in turns, one line at a time on one thread (`OUTRIDER_ISA` forces
-an instruction set), and both texts must be the same.
+The head takes most of a step of a model with 65,000 tokens. The native core first reads it in four
+bits, which bounds the score of every token (`native/src/screen.h`), and computes only panels of 16
+tokens that may contain the argmax. This study counts the remaining panels: with one scale per
+token, with one scale per 64 columns, with weights rotated to the principal axes of the head, and
+with scales of minimum error. States are those of MODEL, greedy, in int8 as in the core. Then the
+core translates with and without the screen, in turns, one line at a time on one thread
+(`OUTRIDER_ISA` selects the instruction set); both texts must be equal.
 """
 
 import argparse
@@ -35,16 +35,16 @@ PANEL = 16
 GROUP = 64
 LEVELS = 8
 SHARES = (1.0, 0.9, 0.8, 0.7, 0.6)
-"""Scales that are tried, of the one that clips nothing."""
+"""Candidate scales, relative to the one without clipping."""
 STATES = 200
-"""Of all states that the lines make, drawn by a seed."""
+"""Sampled from all states of the lines."""
 TURNS = 5
 FIRST = 8
-"""Panels with the largest bounds, the best score of which is known first."""
+"""Panels with the largest bounds, whose best score is computed first."""
 
 
 def states_of(model: Any, translator: Translator, lines: list[str]) -> np.ndarray:
-    """Let a model translate, and return what its head was given."""
+    """Translate with the model and return the inputs of its head."""
     seen: list[Tensor] = []
     score = model.logits
 
@@ -61,14 +61,14 @@ def states_of(model: Any, translator: Translator, lines: list[str]) -> np.ndarra
 
 
 def in_bytes(rows: np.ndarray) -> np.ndarray:
-    """Round each row to bytes of its own scale, and widen them again."""
+    """Quantise each row to int8 with its own scale, and dequantise it."""
     scale = np.abs(rows).max(1, keepdims=True) / 127
     scale[scale == 0] = 1
     return np.asarray(np.rint(rows / scale) * scale)
 
 
 def in_four_bits(groups: np.ndarray, shares: tuple[float, ...]) -> np.ndarray:
-    """Round groups of numbers, the last axis, with the scale that loses least."""
+    """Quantise groups (the last axis) to four bits with the scale of minimum error."""
     top = np.abs(groups).max(-1, keepdims=True) / (LEVELS - 0.5)
     top[top == 0] = 1
     best, least = groups, np.full(groups.shape[:-1], np.inf)
@@ -82,7 +82,7 @@ def in_four_bits(groups: np.ndarray, shares: tuple[float, ...]) -> np.ndarray:
 
 
 def panels(scores: np.ndarray) -> np.ndarray:
-    """Return of every panel the largest."""
+    """Return the maximum of every panel."""
     padded = np.pad(scores, ((0, 0), (0, -scores.shape[1] % PANEL)), constant_values=-np.inf)
     return np.asarray(padded.reshape(len(scores), -1, PANEL).max(-1))
 
@@ -94,7 +94,7 @@ def panels_left(
     group: int,
     shares: tuple[float, ...],
 ) -> np.ndarray:
-    """Return for every state the share of panels that a screen leaves."""
+    """Return for every state the share of panels that remain after the screen."""
     words, rows = (part.reshape(len(part), -1, group) for part in (head, states))
     rough = in_four_bits(words, shares)
     rest = np.sqrt(((words - rough) ** 2).sum(-1))
@@ -108,7 +108,7 @@ def panels_left(
 
 
 def seconds(model: str, lines: list[str]) -> dict[str, float]:
-    """Return how long the core takes for all lines with and without a screen, median of turns."""
+    """Return the seconds for all lines with and without a screen, as medians of turns."""
     size, cores = native_parts.SCREENED_BYTES, {}
     with tempfile.TemporaryDirectory() as empty:
         for name, least in (("screened", size), ("whole", 1 << 60)):
@@ -130,7 +130,7 @@ def seconds(model: str, lines: list[str]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and write down."""
+    """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model")
     parser.add_argument("--source", type=Path, required=True)

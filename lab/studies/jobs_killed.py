@@ -1,13 +1,13 @@
-"""A job of a million sentences that everything happens to.
+"""A job of a million sentences under faults.
 
     python lab/studies/jobs_killed.py MODEL --json FILE
 
-`outrider distill --workers 2` lets MODEL translate generated English sentences, once undisturbed,
-and once more while a worker, the driver and the head of Ray are killed with SIGKILL, the disk is
+`outrider distill --workers 2` translates generated English sentences with MODEL, once undisturbed,
+and once with faults: a worker, the driver and Ray's head are killed with SIGKILL, the disk is
 filled, a file of the corpus is damaged, and a second driver is started on the same folder; after
-each the command is given again. In the end rows, order and checksums must be those of the first
-run, and no shard that was finished may have been done again. Needs root on Linux, to mount the disk
-that fills.
+each fault the command is run again. At the end rows, order and checksums must equal those of the
+first run, and no finished shard may have been translated again. Needs root on Linux, to mount the
+small disk.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def write_corpus(folder: Path, model: Path, rows: int, shards: int) -> Path:
 
 @dataclass
 class Command:
-    """`outrider distill`, given as often as it takes."""
+    """`outrider distill`, run repeatedly until it succeeds."""
 
     model: Path
     data: Path
@@ -79,10 +79,10 @@ class Command:
     process: subprocess.Popen[str] = field(init=False)
     said: str = ""
     ended: dict[str, float] = field(default_factory=dict)
-    """When each shard was finished that anybody has seen finished."""
+    """When each known finished shard was finished."""
 
     def start(self) -> None:
-        """Give the command, and do not wait for it."""
+        """Start the command in the background."""
         line = ["outrider", "distill", self.model, "--data", self.data, "--out", self.out]
         line += ["--workers", self.workers, "--threads", 1, "--dtype", "int8", "--quiet"]
         self.process = subprocess.Popen(
@@ -90,13 +90,13 @@ class Command:
         )
 
     def wait(self) -> tuple[int, str]:
-        """Wait for its end; return the exit code and what it said."""
+        """Wait for its end; return the exit code and its stderr."""
         if not self.process.stderr.closed:
             self.said = self.process.communicate()[1].strip()
         return self.process.returncode, self.said
 
     def look(self) -> int:
-        """Return how many shards are finished; one finished before must be the same still."""
+        """Return the number of finished shards; earlier ones must be unchanged."""
         work = open_store(partial(self.out))
         records = {path.name: read_record(work, path.name).ended for path in self._records()}
         again = [name for name, ended in self.ended.items() if records.get(name) != ended]
@@ -105,13 +105,13 @@ class Command:
         return len(records)
 
     def reach(self, shards: int) -> None:
-        """Wait until so many shards are finished."""
+        """Wait until this many shards are finished."""
         while sum(1 for _ in self._records()) < shards:
             assert self.process.poll() is None, self.wait()
             time.sleep(0.05)
 
     def family(self, name: str) -> list[psutil.Process]:
-        """Return the processes under the command whose first word has `name` in it."""
+        """Return the child processes whose command contains `name`."""
         everyone = psutil.Process(self.process.pid).children(recursive=True)
         return [one for one in everyone if name in " ".join(one.cmdline()[:1])]
 
@@ -120,7 +120,7 @@ class Command:
 
 
 def kill_worker(command: Command) -> str:
-    """Kill one of the workers; the command goes on by itself."""
+    """Kill a worker; the command continues."""
     victim = command.family(RAY_WORKER)[0]
     victim.send_signal(signal.SIGKILL)
     done = command.look()
@@ -130,7 +130,7 @@ def kill_worker(command: Command) -> str:
 
 
 def kill_driver(command: Command) -> str:
-    """Kill the command itself, and give it again once its workers have ended."""
+    """Kill the command itself; run it again after its workers have ended."""
     workers = command.family("ray::")
     command.process.send_signal(signal.SIGKILL)
     command.wait()
@@ -139,7 +139,7 @@ def kill_driver(command: Command) -> str:
 
 
 def kill_head(command: Command) -> str:
-    """Kill the process that Ray cannot do without for long; the command is given again."""
+    """Kill Ray's head process; run the command again."""
     (head,) = command.family(RAY_HEAD)
     head.send_signal(signal.SIGKILL)
     began = time.monotonic()
@@ -151,7 +151,7 @@ def kill_head(command: Command) -> str:
 
 
 def second_driver(command: Command) -> str:
-    """Start another command on the same folder; it is refused, the first goes on."""
+    """Start a second command on the same folder; it is refused, the first one continues."""
     other = Command(command.model, command.data, command.out, command.workers)
     other.start()
     code, said = other.wait()
@@ -161,7 +161,7 @@ def second_driver(command: Command) -> str:
 
 
 def full_disk(command: Command) -> str:
-    """Leave no room; the command ends and says so. With room it is given again."""
+    """Fill the disk; the command ends with an error. Free the space and run it again."""
     fill(command.out.parent, leave=4096)
     code, said = command.wait()
     (command.out.parent / BALLAST).unlink()
@@ -171,7 +171,7 @@ def full_disk(command: Command) -> str:
 
 
 def damaged_input(command: Command) -> str:
-    """Damage a file that was not read yet; its shards are set aside, all others are done."""
+    """Damage a file that was not read yet; its shards are set aside, all others are translated."""
     command.process.send_signal(signal.SIGINT)
     command.wait()
     victim = sorted(command.data.glob("train-*.parquet"))[-1]
@@ -204,7 +204,7 @@ def _last(said: str) -> str:
 
 
 def disturb(command: Command, shards: int) -> list[dict[str, Any]]:
-    """Let everything happen, one thing after another, spread over the job."""
+    """Apply all faults one after another, spread over the job."""
     seen = []
     command.start()
     for n, event in enumerate(EVENTS, 1):
@@ -219,7 +219,7 @@ def disturb(command: Command, shards: int) -> list[dict[str, Any]]:
 
 
 def compare(data: Path, whole: Path, found: Path) -> int:
-    """Every row is there once, in order, or counted as left out; files are the same."""
+    """Check that every row is present once, in order, or counted as dropped; and equal files."""
     first, second = (open_prepared(one, verify=True) for one in (whole, found))
     assert first.manifest.splits == second.manifest.splits
     split = second.manifest.splits["train"]
@@ -229,7 +229,7 @@ def compare(data: Path, whole: Path, found: Path) -> int:
 
 
 def main() -> None:
-    """Run both, compare, and write down."""
+    """Run both jobs, compare them, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model")
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a background shell it is ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background shells ignore SIGINT
     model = model_folder(given.model).resolve()
     with tempfile.TemporaryDirectory() as scratch, small_disk(Path(scratch, "disk"), "1g") as disk:
         data = write_corpus(Path(scratch), model, given.rows, given.shards)

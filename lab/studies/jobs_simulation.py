@@ -1,16 +1,15 @@
-"""A job on up to 1,000 workers that die: what is redone, and where the driver becomes the limit.
+"""Simulated jobs on up to 1,000 workers that die: repeated work, and the limit of the driver.
 
     python lab/studies/jobs_simulation.py --jobs results/bench-jobs.json --json FILE
 
-The loop that hands out shards is the one that `outrider distill` runs; under it stands a Ray whose
-clock is simulated. What things take on that clock was measured on this machine, by real Ray: to
-hand out a shard and wait among so many, to notice that a worker was killed and start another. Rows
-a second and the time to load come from a file of `outrider lab bench jobs`.
+The loop that assigns shards is that of `outrider distill`, with a fake Ray on a simulated clock.
+Costs on that clock are measured on this machine with Ray: assigning a shard, waiting among many
+workers, detecting a killed worker and starting another. Rows per second and load times come from a
+file of `outrider lab bench jobs`.
 
-A worker dies at any moment alike, whatever it did before. One that dies loses its shard so far. One
-that dies while it waits or loads is not simulated: at these rates it changes little. The time of a
-shard varies as measured, and all workers are equally fast. Files are not simulated: each worker
-writes its own.
+The death rate of a worker is constant. A dying worker loses its current shard. Deaths while waiting
+or loading are not simulated; they have little effect at these rates. The time of a shard varies as
+measured, and all workers are equally fast. Files are not simulated.
 """
 
 import argparse
@@ -38,50 +37,50 @@ WORKERS = (10, 100, 1000)
 DEATHS = (0.0, 0.1, 1.0)
 SECONDS = (1.0, 10.0, 60.0, 600.0)
 UNITS = 20
-"""Shards that each worker has on average."""
+"""Mean number of shards per worker."""
 WAITING = (2, 100, 300, 1000)
 HOUR = 3600.0
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds, as measured."""
+    """Measured seconds."""
 
     hand: float
-    """Of the driver, to hand out a shard and take note of its end."""
+    """Of the driver, to assign a shard and record its end."""
     wait: float
-    """Of the driver, more for each worker that is busy meanwhile."""
+    """Of the driver, per busy worker."""
     notice: float
-    """From the death of a worker until another is there, without a model."""
+    """From the death of a worker to the start of its replacement, without the model."""
     load: float
-    """Until it has loaded its model."""
+    """To load the model."""
     spread: float
-    """Of the time of a shard, as a share of it."""
+    """Standard deviation of the time of a shard, as a share of it."""
 
 
 @dataclass
 class Seen:
-    """What happened on the simulated clock."""
+    """Results on the simulated clock."""
 
     seconds: float = 0.0
     driver: float = 0.0
-    """For how long the driver was busy."""
+    """Seconds in which the driver was busy."""
     work: float = 0.0
-    """Seconds of all workers that came to something,"""
+    """Worker seconds of finished shards."""
     lost: float = 0.0
-    """and that did not."""
+    """Worker seconds of lost work."""
     deaths: int = 0
     runs: int = 0
-    """How often the command had to be given."""
+    """Number of runs of the command."""
 
 
 class WorkerError(Exception):
-    """A shard whose worker ended too often."""
+    """A shard whose workers died too often."""
 
 
 @dataclass
 class Ray:
-    """As much of Ray as the loop of a job calls, on a clock that stands still between events."""
+    """The part of Ray that the loop uses, on a clock that advances between events."""
 
     costs: Costs
     unit_seconds: float
@@ -94,17 +93,17 @@ class Ray:
     ends: list[tuple[float, int]] = field(default_factory=list)
     found: dict[int, Outcome | None] = field(default_factory=dict)
     tried: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
-    """When each attempt at a shard begins, and how long it lasts."""
+    """Start and duration of each attempt at a shard."""
     exceptions: Any = field(
         default_factory=lambda: SimpleNamespace(RayTaskError=KeyError, RayActorError=WorkerError)
     )
 
     def actor(self) -> Any:
-        """Return what the loop takes for an actor."""
+        """Return a fake actor."""
         return SimpleNamespace(do=SimpleNamespace(remote=self._start))
 
     def wait(self, busy: list[int], *, num_returns: int) -> tuple[list[int], list[int]]:
-        """Let the clock go on to what ends next; the driver sees it when it has time."""
+        """Advance the clock to the next end; the driver handles it when it is free."""
         assert num_returns == 1
         end, reference = heapq.heappop(self.ends)
         self.now = max(self.now, end)
@@ -112,7 +111,7 @@ class Ray:
         return [reference], []
 
     def get(self, reference: int) -> Outcome:
-        """Return the outcome of a shard, or raise what Ray raises."""
+        """Return the result of a shard, or raise the error of Ray."""
         self._drive(self.costs.hand)
         outcome = self.found.pop(reference)
         self._count(reference, outcome)
@@ -121,7 +120,7 @@ class Ray:
         return outcome
 
     def stop(self) -> set[Unit]:
-        """End all workers with the command; return what they finished unknown to the driver."""
+        """Stop all workers; return finished shards that the driver has not seen."""
         done = set()
         for end, reference in self.ends:
             outcome = self.found[reference] if end <= self.now else None
@@ -131,7 +130,7 @@ class Ray:
         return done
 
     def _count(self, reference: int, outcome: Outcome | None) -> None:
-        """Count what came of all attempts at a shard that have begun by now."""
+        """Add up all attempts at a shard that have started by now."""
         tried = [(at, lasts) for at, lasts in self.tried.pop(reference) if at < self.now]
         if outcome is not None:
             self.seen.work += tried.pop()[1]
@@ -162,7 +161,7 @@ class Ray:
 def simulate(
     costs: Costs, *, workers: int, unit_seconds: float, deaths_per_hour: float, seed: int = 0
 ) -> Seen:
-    """Do `UNITS` shards a worker to the end; given again where a shard failed for good."""
+    """Process `UNITS` shards per worker; run again after a permanently failed shard."""
     ray = Ray(costs, unit_seconds, deaths_per_hour, workers, random.Random(seed))
     missing = [Unit(str(n), "", 1, n) for n in range(workers * UNITS)]
     while missing:
@@ -187,20 +186,20 @@ def loop(ray: Ray, units: Iterable[Unit]) -> Iterator[Outcome]:
 
 
 class Nothing:
-    """What a worker does when Ray alone is measured."""
+    """The work of a worker when only Ray is measured."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
 
     def __call__(self, unit: Unit, advance: Advance) -> None:
-        """Sleep as long as the unit says; tell the process where a file is named."""
+        """Sleep as long as the unit requires; write the process id to its file, if any."""
         if unit.input:
             Path(unit.input).write_text(str(self.process))
         time.sleep(unit.rows / 1000)
 
 
 def measure(scratch: Path) -> dict[str, float]:
-    """Time real Ray: what the driver does for a shard, and a worker that is killed."""
+    """Measure Ray: the driver's time per shard, and the time to replace a killed worker."""
     with on_ray(Nothing, workers=1, threads=1) as run:
         list(run([Unit(str(n), "", 0, n) for n in range(50)], lambda _: None))
         began = time.perf_counter()
@@ -212,7 +211,7 @@ def measure(scratch: Path) -> dict[str, float]:
 
 
 class Sleeper:
-    """A worker that is busy, or at once done."""
+    """A worker that sleeps or returns at once."""
 
     def sleep(self, seconds: float) -> None:
         """Sleep."""
@@ -220,7 +219,7 @@ class Sleeper:
 
 
 def _wait_seconds() -> float:
-    """Return what one more busy worker adds to a wait: the slope over how many are waited for."""
+    """Return the added wait time per busy worker: the slope over the number of references."""
     import ray
 
     took = {}
@@ -244,7 +243,7 @@ def _wait_seconds() -> float:
 
 
 def _killed(run: Callable[..., Iterator[Outcome]], note: Path) -> float:
-    """Kill a worker that is at its shard; return how much longer that shard took."""
+    """Kill a worker during its shard; return the additional time of that shard."""
 
     def kill() -> None:
         while not note.exists() or not note.read_text():
@@ -260,7 +259,7 @@ def _killed(run: Callable[..., Iterator[Outcome]], note: Path) -> float:
 
 
 def read_costs(jobs: Path, measured: dict[str, float]) -> Costs:
-    """Take the time to load, and how shards differ, from a file of `outrider lab bench jobs`."""
+    """Read the load time and the spread of shards from a file of `outrider lab bench jobs`."""
     result = json.loads(jobs.read_text())
     rounds = result["seconds"]["ray"]
     load = result["start_seconds"]["processes"]
@@ -268,7 +267,7 @@ def read_costs(jobs: Path, measured: dict[str, float]) -> Costs:
 
 
 def row(costs: Costs, workers: int, unit_seconds: float, deaths: float) -> dict[str, float]:
-    """Simulate one job; say what it took beside what it would take if nothing were in the way."""
+    """Simulate one job; return its efficiency and losses."""
     seen = simulate(costs, workers=workers, unit_seconds=unit_seconds, deaths_per_hour=deaths)
     return {
         "workers": workers,
@@ -283,7 +282,7 @@ def row(costs: Costs, workers: int, unit_seconds: float, deaths: float) -> dict[
 
 
 def main() -> None:
-    """Measure, simulate and write down."""
+    """Measure, simulate and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--jobs", type=Path, required=True, help="result of outrider lab bench jobs"
@@ -296,7 +295,7 @@ def main() -> None:
     rows = [row(costs, *one) for one in _asked()]
     for one in rows:
         print("  ".join(f"{key} {value:g}" for key, value in one.items()))
-    # At `workers / seconds` shards a second the driver has that much time for each.
+    # At `workers / seconds` shards per second this is the time of the driver per shard.
     limit = {many: many * (costs.hand + costs.wait * many) for many in WORKERS}
     result: dict[str, Any] = {"task": "jobs, simulated", "costs": vars(costs), "rows": rows}
     result |= {"driver_full_below_unit_seconds": limit, "units_per_worker": UNITS}

@@ -1,12 +1,12 @@
-"""When a weight packed for this CPU multiplies faster: by its size and the number of rows.
+"""Sizes and row counts for which weights packed for this CPU multiply faster.
 
 python lab/studies/packing.py
 
-Prints microseconds of one product, float32, plain and packed in turns, the least of several, in CPU
-time of one thread, so that others on the machine disturb little. Every shape has so many weights,
-used one after the other, that a core's own cache cannot hold them: so it is in a model. The three
-numbers of `nn/linear.py` are read off this table: below SMALL the packed column does not win at 16
-rows, from LARGE on it wins at PACKED_FROM rows.
+Prints microseconds of one float32 product, plain and packed in turns, as the minimum of several, in
+CPU time of one thread, which reduces the effect of other load. Every shape cycles through enough
+weights to exceed the core's cache, as in a model. The three constants of `nn/linear.py` come from
+this table: below SMALL packing is not faster at 16 rows, from LARGE on it is faster at PACKED_FROM
+rows.
 """
 
 import time
@@ -22,9 +22,9 @@ SHAPES = [
 ]
 ROWS = (4, 8, 16, 32, 64)
 ROTATED = 96 << 20
-"""Bytes of weights that are gone through."""
+"""Total bytes of the weights of one shape."""
 SECONDS = 0.3
-"""Spent on each figure at most, but for the first turns."""
+"""Maximum seconds per figure, after the first turns."""
 TURNS = (2, 30)
 
 Kernel = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -45,7 +45,7 @@ def packed_product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def measure(rows: int, weights: list[Tensor], packed: list[Tensor]) -> tuple[float, float]:
-    """Return the least microseconds of a plain and of a packed product."""
+    """Return the minimum microseconds of a plain and of a packed product."""
     outside, inside = weights[0].shape
     x, bias = torch.randn(rows, inside), torch.randn(outside)
     plain_times, packed_times, begun = [], [], time.perf_counter()
@@ -60,7 +60,7 @@ def measure(rows: int, weights: list[Tensor], packed: list[Tensor]) -> tuple[flo
 
 @torch.inference_mode()
 def main() -> None:
-    """Print a line for every shape, a pair of columns for every number of rows."""
+    """Print one line per shape, and two columns per number of rows."""
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, one thread, float32")
     heads = "".join(f" {rows} plain | packed | ratio |" for rows in ROWS)

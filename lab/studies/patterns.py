@@ -1,14 +1,14 @@
-"""Which sparse pattern suits what: `strided` and `fixed`, each on textures and on text.
+"""`strided` and `fixed` patterns, each on textures and on text.
 
 python lab/studies/patterns.py --text input.txt.gz --json results/patterns-image-text.json
 
 Trains the four configs of configs/attention for every seed and writes the loss on held-out rows;
-`--png FILE` draws it. Runs that the JSON file holds already are not repeated. A row is as long as
-an image, 24 x 24 pixels of 16 grey levels read row by row. A texture is a sum of a few plane waves,
-each with a whole number of periods in the image in both directions, and some noise: the pixel to
-the left and the pixels above tell most about the next one.
+`--png FILE` draws it. Runs in an existing JSON file are not repeated. A row has the length of an
+image, 24 x 24 pixels of 16 grey levels in raster order. A texture is a sum of a few plane waves
+with whole numbers of periods in both directions, and noise: the pixels to the left and above
+predict the next one best.
 
-`--textures FILE` only writes images as text, a letter a pixel, for `outrider train`.
+`--textures FILE` only writes images as text, one letter per pixel, for `outrider train`.
 """
 
 import argparse
@@ -35,13 +35,13 @@ SIDE, LEVELS, WAVES, NOISE = 24, 16, 3, 0.12
 IMAGES, HELD_OUT = 2048, 32
 LETTERS = "abcdefghijklmnop"
 FIRST_ID = 4
-"""Ids below are for padding and marks."""
+"""Ids below are padding and special tokens."""
 CONFIGS = Path(__file__).parents[2] / "configs" / "attention"
 PAIRS = [(task, kind) for task in ("image", "text") for kind in ("strided", "fixed")]
 
 
 class Data(NamedTuple):
-    """Rows of ids to learn from and to be tested on, without the mark they start with."""
+    """Rows of ids for training and validation, without the start token."""
 
     train: NDArray[np.int64]
     valid: NDArray[np.int64]
@@ -65,7 +65,7 @@ def textures(count: int, seed: int) -> NDArray[np.int64]:
 
 
 def image_data() -> Data:
-    """Return textures to learn from and others to test on."""
+    """Return textures for training and validation."""
     return Data(textures(IMAGES, 1), textures(HELD_OUT, 2), LEVELS)
 
 
@@ -81,7 +81,7 @@ def text_data(path: Path) -> Data:
 
 
 def batches(data: Data, rows: int, seed: int) -> Iterator[Tensor]:
-    """Yield rows without end: whole images, or stretches of text from anywhere."""
+    """Yield rows endlessly: whole images, or random pieces of text."""
     random = np.random.default_rng(seed)
     while True:
         if data.train.ndim == 2:
@@ -93,14 +93,14 @@ def batches(data: Data, rows: int, seed: int) -> Iterator[Tensor]:
 
 
 def marked(rows: NDArray[np.int64]) -> Tensor:
-    """Return ids with the mark that a row starts with."""
+    """Return ids with the start token of a row."""
     mark = LanguageModelConfig().bos_token_id
     ids = np.pad(rows + FIRST_ID, ((0, 0), (1, 0)), constant_values=mark)
     return torch.from_numpy(ids)
 
 
 def train(run: RunConfig, data: Data, seed: int) -> dict[str, Any]:
-    """Train one model; return its losses on held-out rows, in nats a token."""
+    """Train one model; return its losses on held-out rows, in nats per token."""
     torch.manual_seed(seed)
     settings = run.train
     config = LanguageModelConfig(**run.model.values, vocab_size=FIRST_ID + data.symbols)
@@ -138,7 +138,7 @@ def train(run: RunConfig, data: Data, seed: int) -> dict[str, Any]:
 
 
 def rate(step: int, warmup: int, steps: int) -> float:
-    """Return the share of the learning rate: a straight rise, then half a cosine."""
+    """Return the learning rate factor: linear warmup, then half a cosine."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
@@ -158,12 +158,12 @@ def test(model: LanguageModel, data: Data, half: bool) -> float:
 
 
 def named(runs: dict[str, dict[str, Any]], task: str, kind: str) -> list[dict[str, Any]]:
-    """Return the runs of one pair, a seed each."""
+    """Return the runs of one pair, one per seed."""
     return [run for name, run in runs.items() if name.startswith(f"{task}-{kind}-")]
 
 
 def summary(runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return mean and spread of every pair, and which pattern has the lower loss on which task."""
+    """Return mean and spread of every pair, and the pattern with the lower loss per task."""
     means: dict[str, dict[str, float]] = {}
     for task, kind in PAIRS:
         losses = [run["loss"] for run in named(runs, task, kind)]
@@ -179,7 +179,7 @@ def summary(runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Draw the loss against the step of every run, and a texture."""
+    """Draw the loss of every run by step, and a texture."""
     pyplot = load_pyplot("the picture")
     figure, axes = pyplot.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
     axes[0].imshow(textures(1, 2).reshape(SIDE, SIDE), cmap="gray")
@@ -204,7 +204,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def measure(text: Path, json_file: Path, seeds: int) -> dict[str, Any]:
-    """Train what the file does not hold yet, and write it after every run."""
+    """Train runs missing in the file, and write it after every run."""
     result: dict[str, Any] = {"runs": {}}
     if json_file.exists():
         result = json.loads(json_file.read_text(encoding="utf-8"))
@@ -230,8 +230,8 @@ def main() -> None:
     """Measure, or write textures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, help="a text file, plain or .gz")
-    parser.add_argument("--json", type=Path, help="where the result goes")
-    parser.add_argument("--png", type=Path, help="where the picture goes")
+    parser.add_argument("--json", type=Path, help="write the result here")
+    parser.add_argument("--png", type=Path, help="draw the picture here")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--textures", type=Path, help="only write images as text")
     options = parser.parse_args()

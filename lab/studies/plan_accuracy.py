@@ -1,14 +1,14 @@
-"""How near `outrider plan` comes: parameters, memory and time, planned against measured.
+"""Accuracy of `outrider plan`: parameters, memory and time, planned and measured.
 
     python lab/studies/plan_accuracy.py --json FILE
 
-Five configs, from tiny to 50 million parameters, of different attentions. Each is planned with
-`--measure` in one new process, and trained for some updates by our Trainer in another, on random
-tokens whose lengths differ as those of captions do. Memory is the peak of the training process
-above what it held before the model was built, after a tiny run of the same parts, so that what
-PyTorch and the Trainer keep is not counted. It is measured with freed blocks given back, which
-says what tensors need; `heap` is the same with the heap that a run keeps for its speed (glibc).
-Time is the median of the updates, parameters are those of the model that was trained.
+Five configs from tiny to 50 million parameters, with different attentions. Each is planned with
+`--measure` in one new process, and trained for a few updates by our Trainer in another, on random
+tokens with the lengths of captions. Memory is the peak of the training process above the memory
+before the model was built, after a tiny run with the same parts, so that memory of PyTorch and the
+Trainer is not counted. It is measured with freed blocks returned to the system, which counts
+tensors only; `heap` is the same with the heap that a run keeps for speed (glibc). Time is the
+median of the updates; parameters are those of the trained model.
 """
 
 import argparse
@@ -53,25 +53,25 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tiny": ("quickstart", ()),
     "sliding": ("shakespeare-char", ("model.attention={kind: sliding, window: 64}",)),
     "strided": ("family/sparse-transformer", ()),
-    # Of its own batch the few MB show that libraries keep for themselves.
+    # With the batch of its config, the few MB of the libraries would be visible.
     "reversible lsh": ("family/reformer", ("train.batch_tokens=16384",)),
     "large": ("tatoeba-en-de-large", ()),
 }
-"""A config each, and what is changed in it."""
+"""A config each, with overrides."""
 VOCABULARIES = {"tiny": 500, "large": 8000}
 WARM, FEW = 2, 6
-MMAP_THRESHOLD, MAPPED_FROM = -3, 1 << 16  # of malloc.h; larger tensors go back when they are freed
+MMAP_THRESHOLD, MAPPED_FROM = -3, 1 << 16  # of malloc.h; freed larger tensors are returned
 
 
 def read(name: str, folder: str, more: Iterable[str] = ()) -> RunConfig:
-    """Read a config whose data lies in a folder already."""
+    """Read a config with its prepared data in a folder."""
     file, changes = RUNS[name]
     overrides = [*changes, *ALIKE, f"data.folder={folder}", *more]
     return load_config(RunConfig, CONFIGS / f"{file}.yaml", overrides)
 
 
 def write_corpus(name: str, folder: str) -> None:
-    """Write random tokens as the config reads them: pairs, or rows of running text."""
+    """Write random tokens in the format of the config: pairs, or rows of running text."""
     config = read(name, folder)
     if config.model.type == "seq2seq":
         synthetic_corpus(Path(folder), vocab_size=VOCABULARIES[name])
@@ -96,7 +96,7 @@ def write_corpus(name: str, folder: str) -> None:
 
 
 def plan(name: str, folder: str) -> dict[str, float]:
-    """Plan a run with this machine measured."""
+    """Plan a run with measurements of this machine."""
     figures = {
         one.key: one.value for one in plan_run(read(name, folder), PlanOptions(measure=True))
     }
@@ -108,20 +108,20 @@ def plan(name: str, folder: str) -> dict[str, float]:
 
 
 class Clock(TrainerCallback):
-    """Notes the moment that every update ends."""
+    """Records the time at the end of every update."""
 
     def __init__(self) -> None:
         self.moments: list[float] = []
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Note it."""
+        """Record the time."""
         self.moments.append(time.perf_counter())
 
 
 def train(name: str, folder: str, steps: int, keep: bool) -> dict[str, float]:
-    """Train for some updates, as `outrider train` does, or with freed memory given back."""
+    """Train for a few updates, as `outrider train` does, or with freed memory returned."""
     _ = keep_memory() if keep else ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, MAPPED_FROM)
-    _run(read(name, folder, _small(name)), folder, 2)  # what libraries keep is theirs
+    _run(read(name, folder, _small(name)), folder, 2)  # memory of the libraries is not counted
     reset_peak()
     before = resident_bytes()
     model, moments = _run(read(name, folder), folder, steps)
@@ -134,14 +134,14 @@ def train(name: str, folder: str, steps: int, keep: bool) -> dict[str, float]:
 
 
 def _small(name: str) -> list[str]:
-    """Make a run of the same parts that takes next to nothing."""
+    """Return a tiny run with the same parts."""
     sizes = ["hidden_size=16", "intermediate_size=16", "num_attention_heads=2"]
     layers = ["encoder_layers=1", "decoder_layers=1"] if name in VOCABULARIES else ["layers=1"]
     return [f"model.{key}" for key in (*sizes, *layers)] + ["train.batch_tokens=300"]
 
 
 def _run(config: RunConfig, folder: str, steps: int) -> tuple[torch.nn.Module, list[float]]:
-    """Return the model, and the moments that updates ended."""
+    """Return the model, and the end times of the updates."""
     prepared, clock = open_prepared(folder), Clock()
     train = config.train.model_copy(update={"steps": steps, "save_every": steps})
     torch.manual_seed(config.seed)
@@ -161,13 +161,13 @@ def _run(config: RunConfig, folder: str, steps: int) -> tuple[torch.nn.Module, l
             arguments=training_arguments(train, folder=Path(scratch), seed=config.seed),
             callbacks=[clock],
         )
-        trainer._save_checkpoint = lambda model, trial: None  # it is training that is measured
+        trainer._save_checkpoint = lambda model, trial: None  # only training is measured
         trainer.run()
     return model, clock.moments
 
 
 def compare(name: str, steps: int) -> dict[str, Any]:
-    """Plan and train one run, each in a process that is new."""
+    """Plan and train one run, each in a new process."""
     apart = partial(run_alone, preload=())
     with tempfile.TemporaryDirectory() as scratch:
         folder = str(Path(scratch) / "data")
@@ -180,7 +180,7 @@ def compare(name: str, steps: int) -> dict[str, Any]:
 
 
 def show(row: dict[str, Any]) -> str:
-    """Write one row for people."""
+    """Print one row."""
     planned, measured, off = row["planned"], row["measured"], row["off"]
     return (
         f"{row['run']:15} parameters {planned['parameters']:>11,} / {measured['parameters']:>11,}"
@@ -191,7 +191,7 @@ def show(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure and write down."""
+    """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
     parser.add_argument("--steps", type=int, default=20)

@@ -1,10 +1,10 @@
-"""What a cell gains by thinking about a token: parity in one token (Graves, 2016), and its time.
+"""Accuracy and time of pondering cells: parity of a single token (Graves, 2016).
 
     python lab/studies/pondering.py --json FILE
 
-Parity: a token is a vector, some of whose numbers are 1 or -1 and the others 0; is the number of 1s
-odd? A GRU that takes one step is compared with one that ponders. Time: a whole pass of a layer some
-of whose tokens halt early, against one that takes all steps for all of them.
+Parity: a token is a vector of 1, -1 and 0; is the number of 1s odd? A GRU with one step is compared
+with one that ponders. Time: a pass of a layer in which some tokens halt early, against one in which
+all tokens take all steps.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from outrider.torch.nn.position import Positions
 BITS, ROWS, RATE = 10, 128, 3e-3
 STEPS, PRICE = 8, 1e-3
 CELLS = ((1, 32), (1, 96), (STEPS, 32))
-"""Steps and width. Nine times the products a step are more than eight steps cost."""
+"""Steps and width. One step at width 96 has the products of nine at width 32."""
 TIMED = ((1, 512), (32, 256), (128, 512))
 """Rows and width."""
 TOKENS, SPREAD = 32, 0.25
@@ -45,14 +45,14 @@ class Parity(nn.Module):
                 part.reset()
 
     def forward(self, x_BE: Tensor) -> Tensor:
-        """Return the score of `odd`."""
+        """Return the logit of `odd`."""
         x_B1D = self.into(x_BE)[:, None]
         y_B1D = self.cell(x_B1D, Positions.upto(1, x_BE.device))
         return self.answer(y_B1D)[:, 0, 0]
 
 
 def batch(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Return vectors, whether they hold an odd number of 1s, and how many numbers are not 0."""
+    """Return vectors, whether the number of 1s is odd, and the number of nonzero elements."""
     count_B = torch.randint(1, BITS + 1, (rows,), generator=generator)
     order_BE = torch.rand(rows, BITS, generator=generator).argsort(1)
     sign_BE = torch.randint(0, 2, (rows, BITS), generator=generator) * 2 - 1
@@ -61,7 +61,7 @@ def batch(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor
 
 
 def learn(steps: int, width: int, *, seed: int, updates: int) -> dict[str, Any]:
-    """Train one model and test it on vectors it has not been shown on purpose."""
+    """Train one model and test it on new vectors."""
     torch.manual_seed(seed)
     model, generator = Parity(steps, width), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
@@ -89,7 +89,7 @@ def learn(steps: int, width: int, *, seed: int, updates: int) -> dict[str, Any]:
 
 
 def timed(rows: int, width: int, *, rounds: int) -> dict[str, float]:
-    """Return the share of steps that tokens leave out, and the share of time that this saves."""
+    """Return the share of skipped steps, and the share of saved time."""
     torch.manual_seed(0)
     layer = PonderingGru(width, PonderingConfig(steps=STEPS)).eval()
     x_BTD = torch.randn(rows, TOKENS, width)
@@ -113,7 +113,7 @@ def timed(rows: int, width: int, *, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and write down."""
+    """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--updates", type=int, default=3000)
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,12 +1,12 @@
-"""Reversible layers and chunks: memory and time of a training step, beside plain layers.
+"""Reversible layers and chunks: memory and time of a training step, relative to plain layers.
 
     python lab/studies/reversible.py --json FILE
 
-One forward and backward pass of a stack of causal layers with dropout, against depth; and of one
-wide feed-forward, against chunks. Memory is by how much it raises that of the process at its peak,
-less the gradients of the weights, each in a process of its own. Times are taken in turns in one
-process per depth; the median counts. Last, how far the gradients of 32 layers are from those of
-plain autograd over the same equations, because what is computed backwards is rounded.
+One forward and backward pass of a stack of causal layers with dropout, by depth; and of one wide
+feed-forward, by chunks. Memory is the increase of the process's peak, without the gradients of the
+weights, each in its own process. Times are measured in turns in one process per depth, as medians.
+The last part compares the gradients of 32 layers with those of plain autograd on the same
+equations, because recomputed inputs are rounded.
 """
 
 import argparse
@@ -38,8 +38,8 @@ from outrider_lab.bench.process import run_alone
 WAYS = {"plain": "add", "reversible": "reversible"}
 CHUNKS = (1, 8)
 WIDER = 16
-"""The inner width of the feed-forward that is cut, over the model's."""
-MMAP_THRESHOLD, MAPPED_FROM = -3, 1 << 16  # of malloc.h; larger tensors go back when they are freed
+"""The inner width of the chunked feed-forward, relative to the model's."""
+MMAP_THRESHOLD, MAPPED_FROM = -3, 1 << 16  # of malloc.h; freed larger tensors are returned
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Setting:
         return build_stack(config, "attention", cross=False).train()
 
     def step(self, stack: Stack) -> None:
-        """Train on one batch; gradients stay."""
+        """Train on one batch without an optimizer step."""
         x_BTD = torch.ones(self.rows, self.tokens, self.width).requires_grad_()
         y_BTD: Tensor = stack(x_BTD, Positions.upto(self.tokens, x_BTD.device))
         y_BTD.sum().backward()
@@ -85,7 +85,7 @@ def measure_memory(setting: Setting) -> dict[str, Any]:
 
 
 def measure_chunks(setting: Setting, chunks: int) -> dict[str, Any]:
-    """Measure one feed-forward, first its memory."""
+    """Measure one feed-forward, memory first."""
     return_freed()
     _prepare(setting)
     width, inner = setting.width, WIDER * setting.width
@@ -137,7 +137,7 @@ def rounding(attention: dict[str, Any], precision: str) -> float:
 
 
 def measure_rounding() -> list[dict[str, Any]]:
-    """Measure all precisions, with and without hashes that a rounded number can change."""
+    """Measure all precisions, with and without hashes that depend on rounding."""
     hashed = {"kind": "lsh", "rounds": 2, "buckets": 8, "chunk": 8, "redraw": True}
     found = []
     for attention in ({"kind": "causal"}, hashed):
@@ -149,7 +149,7 @@ def measure_rounding() -> list[dict[str, Any]]:
 
 
 def peak_of(module: nn.Module, step: Callable[[], None]) -> int:
-    """Return the peak of the first step above what is held before it and the gradients after it."""
+    """Return the peak of the first step, above the memory before it and the gradients after it."""
     gradients = sum(one.numel() * one.element_size() for one in module.parameters())
     reset_peak()
     before = peak_bytes()
@@ -158,13 +158,13 @@ def peak_of(module: nn.Module, step: Callable[[], None]) -> int:
 
 
 def return_freed() -> None:
-    """Let tensors that are freed go back to the system, so that a peak is what is needed."""
+    """Return freed tensors to the system, so that the peak is the memory in use."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, MAPPED_FROM)
 
 
 def measure_time(setting: Setting) -> dict[str, list[float]]:
-    """Return the seconds of every way at one depth."""
+    """Return the seconds of every variant at one depth."""
     keep_memory()
     _prepare(setting)
     settings = [replace(setting, way=way) for way in WAYS]
@@ -182,7 +182,7 @@ def measure_time(setting: Setting) -> dict[str, list[float]]:
 
 
 def _prepare(setting: Setting) -> None:
-    """Let the libraries allocate what they keep."""
+    """Let the libraries allocate their permanent memory."""
     torch.set_num_threads(setting.threads or torch.get_num_threads())
     torch.manual_seed(0)
     small = replace(setting, layers=1, way="plain")
@@ -190,13 +190,13 @@ def _prepare(setting: Setting) -> None:
 
 
 def slope(points: list[dict[str, Any]]) -> float:
-    """Return the bytes a layer adds, by least squares."""
+    """Return the bytes per layer, by least squares."""
     layers, peaks = [one["layers"] for one in points], [one["peak_bytes"] for one in points]
     return statistics.linear_regression(layers, peaks).slope
 
 
 def measure(base: Setting, depths: list[int]) -> dict[str, Any]:
-    """Measure all ways at all depths, each in a process that is new."""
+    """Measure all variants at all depths, each in a new process."""
     apart = partial(run_alone, preload=())
     points = []
     for layers in depths:
@@ -226,7 +226,7 @@ def measure(base: Setting, depths: list[int]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and write down."""
+    """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="small, for tests")
     parser.add_argument("--threads", type=int)

@@ -1,15 +1,14 @@
-"""One model, every engine: do they write the same?
+"""Output of one model in every engine.
 
 python lab/studies/same_weights.py MODEL --source test.zh --reference test.en --json same.json
 
-The weights of MODEL in our PyTorch engine, in our native core (float32 and int8), in transformers'
-MarianMTModel and in CTranslate2; every line whole, greedy and with beams. Lines that differ from
-those of transformers are listed with how close the two tokens were at the first difference: the
-gap of their log-probabilities in PyTorch, alone, in float32.
+The weights of MODEL in PyTorch, in the native core (float32 and int8), in transformers'
+MarianMTModel and in CTranslate2; lines are not split; greedy and with beams. Lines that differ from
+those of transformers are listed with the gap of the two tokens at the first difference: the
+difference of their log-probabilities in PyTorch, alone, in float32.
 
-CTranslate2 ends a beam search once there are as many texts as beams; transformers goes on while a
-better one may come, unless `early_stopping` is set. Lines in which the two part are translated
-once more with it.
+CTranslate2 ends a beam search after as many texts as beams; transformers continues while a better
+text is possible, unless `early_stopping` is set. Lines that differ are translated again with it.
 """
 
 import argparse
@@ -37,7 +36,7 @@ SHOWN = 12
 
 
 def ours(folder: Path, backend: str, dtype: str, **options: Any) -> Engine:
-    """Return our engine."""
+    """Return an Outrider engine."""
     translator = load(folder, backend=backend, dtype=dtype, threads=1)
     assert isinstance(translator, Translator)
 
@@ -84,7 +83,7 @@ def transformers(
 
 
 def ctranslate2(folder: Path, plain: Translator, beams: int, dtype: str) -> Engine:
-    """Return CTranslate2 on the same weights; it adds the end of a source itself."""
+    """Return CTranslate2 on the same weights; it adds the end token of a source itself."""
     import ctranslate2 as library
 
     engine = library.Translator(str(folder), compute_type=dtype, intra_threads=1)
@@ -106,7 +105,7 @@ def ctranslate2(folder: Path, plain: Translator, beams: int, dtype: str) -> Engi
 
 
 def gap(plain: Translator, line: str, one: list[int], other: list[int]) -> dict[str, Any]:
-    """Say where two texts part, and how close the two tokens were there."""
+    """Return the first difference of two texts, and the gap of the two tokens."""
     place = next(
         (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
         min(len(one), len(other)),
@@ -124,15 +123,15 @@ def gap(plain: Translator, line: str, one: list[int], other: list[int]) -> dict[
 
 
 def main() -> None:
-    """Print one row an engine, and write them all."""
+    """Print one row per engine, and write all rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--reference", type=Path, required=True)
-    parser.add_argument("--lines", type=int, help="only the first so many")
+    parser.add_argument("--lines", type=int, help="use only the first lines")
     parser.add_argument("--beams", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=32, help="of transformers")
-    parser.add_argument("--tandem", action="store_true", help="and int8 with the drafter")
+    parser.add_argument("--batch", type=int, default=32, help="batch size of transformers")
+    parser.add_argument("--tandem", action="store_true", help="also measure int8 with the drafter")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -179,7 +178,7 @@ def main() -> None:
 
 
 def stopped_early(written: dict[str, Rows], stopping: Engine, sources: Sequence[str]) -> int:
-    """Count lines that CTranslate2 and transformers write alike, one way of stopping or another."""
+    """Count lines that CTranslate2 and transformers translate equally with either stopping rule."""
     theirs, expected = written["ctranslate2 float32"], written["transformers float32"]
     other = [n for n, (a, b) in enumerate(zip(theirs, expected, strict=True)) if a != b]
     again = stopping([sources[n] for n in other]) if other else []
@@ -193,7 +192,7 @@ def compare(
     sources: Sequence[str],
     references: Sequence[str],
 ) -> dict[str, Any]:
-    """Hold what an engine wrote against transformers, and tandem against our own greedy."""
+    """Compare an engine's texts with those of transformers, and tandem with our greedy texts."""
     base = "outrider native int8" if name.endswith("tandem") else "transformers float32"
     found, expected = written[name], written[base]
     other = [n for n, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b]

@@ -1,10 +1,10 @@
-"""What other scores cost against the one PyTorch has kernels for.
+"""Time of other attention scores, relative to the one with PyTorch kernels.
 
 python lab/studies/scores.py --json results/scores.json
 
-One forward and backward pass of 2 heads of 64, in turns, seconds of processor time, the median of
-three: the scores one by one under `causal`, and `additive` in a window. Points of more than
-`--most` pairs are left out, because a bent score has no kernel.
+One forward and backward pass of 2 heads of 64, in turns, in CPU seconds, the median of three: all
+scores under `causal`, and `additive` in a window. Points of more than `--most` pairs are left out,
+because nonlinear scores have no kernel.
 """
 
 import argparse
@@ -45,10 +45,10 @@ def seconds(spec: dict[str, object], length: int) -> float:
 
 
 def main() -> None:
-    """Print one row a score, and write them all."""
+    """Print one row per score, and write all rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the result here")
-    parser.add_argument("--most", type=int, default=1 << 23, help="pairs of a bent score, at most")
+    parser.add_argument("--most", type=int, default=1 << 23, help="most pairs of a nonlinear score")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, dict[str, float]] = {name: {} for name in SPECS}

@@ -1,13 +1,13 @@
-"""What a memory is worth: perplexity with and without it, and the time a sliding window would take.
+"""Perplexity with and without a segment memory, and time relative to a sliding window.
 
     python lab/studies/segment_memory.py --memory runs/wikitext2-xl/model \
         --plain runs/wikitext2-plain/model --text wikitext2/test.tokens.txt.gz --json FILE
 
-Both models predict the whole text; the plain one once without overlap, at the cost of the other,
-and once in windows that overlap by half, at twice the cost. A part of it is predicted again in two
-ways, in turns: with the memory, and from scratch for every token (one pass over a window per token,
-many windows at a time, the head applied to the last position only). A window is as long as what a
-token of a segment sees on average, the memory and half a segment.
+Both models predict the whole text; the plain one once without overlap, at equal cost, and once in
+windows that overlap by half, at twice the cost. A part of it is predicted again in two ways, in
+turns: with the memory, and with one window per token (many windows per batch, the head applied to
+the last position only). A window has the mean number of tokens that a token of a segment sees: the
+memory and half a segment.
 """
 
 import argparse
@@ -39,7 +39,7 @@ WINDOWS = 16
 def score(
     model: LanguageModel, tokens: list[int], text: str, *, start: int, memory: int
 ) -> LikelihoodScore:
-    """Predict the whole text, remembering so many tokens."""
+    """Predict the whole text with a memory of the given length."""
     return score_segments(
         model,
         tokens,
@@ -54,7 +54,7 @@ def score(
 def read_once(
     folder: Path, tokens: list[int], text: str, *, start: int
 ) -> dict[str, float | int | None]:
-    """Predict the whole text without a memory, nothing computed twice."""
+    """Predict the whole text without a memory and without overlap."""
     model = load_model(folder).eval()
     found = score_text(
         model,
@@ -70,7 +70,7 @@ def read_once(
 
 @torch.inference_mode()
 def slide(model: LanguageModel, ids: torch.Tensor, *, window: int) -> float:
-    """Nats of every token that has a whole window before it, each from a pass of its own."""
+    """Nats of every token with a whole window before it, from one pass per token."""
     windows_NW, targets_N = ids[:-1].unfold(0, window, 1), ids[window:]
     nats = 0.0
     for inputs, targets in zip(windows_NW.split(WINDOWS), targets_N.split(WINDOWS), strict=True):
@@ -95,7 +95,7 @@ def remember(model: LanguageModel, ids: torch.Tensor, *, skip: int) -> float:
 
 
 def race(model: LanguageModel, tokens: list[int], *, start: int, rounds: int) -> dict[str, Any]:
-    """Time both ways in turns on the same tokens."""
+    """Time both variants in turns on the same tokens."""
     window = model.config.memory + model.config.max_positions // 2
     ids = torch.tensor([start, *tokens])
     count = len(ids) - window
@@ -107,7 +107,7 @@ def race(model: LanguageModel, tokens: list[int], *, start: int, rounds: int) ->
         seconds["sliding_window"].append(time.perf_counter() - began)
         began = time.perf_counter()
         nats["memory"] = remember(model, ids, skip=window)
-        # It had to read the tokens before the first it was asked for as well.
+        # This pass also reads the tokens before the first predicted one.
         seconds["memory"].append((time.perf_counter() - began) * count / len(tokens))
     times = {name: statistics.median(values) for name, values in seconds.items()}
     return {
@@ -129,9 +129,9 @@ def main() -> None:
     """Compare two model folders on one text."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--memory", type=Path, required=True, help="model with a memory")
-    parser.add_argument("--plain", type=Path, required=True, help="the same without")
+    parser.add_argument("--plain", type=Path, required=True, help="model without a memory")
     parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--sample", type=int, default=1200, help="tokens the race is run on")
+    parser.add_argument("--sample", type=int, default=1200, help="tokens of the timed comparison")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what matters."""
+    """Print the main figures."""
     for way, scores in result["plain"].items():
         name = way.replace("_", " ")
         print(f"plain, {name}: perplexity per word {scores['perplexity_per_word']:.2f}")

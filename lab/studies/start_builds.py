@@ -40,7 +40,7 @@ class Version:
         self.run("export", str(self.copy), "--to", "native", cache="off")
 
     def start(self, state: str) -> tuple[dict[str, float], str]:
-        """Translate in a new process; what it took, and the text."""
+        """Translate in a new process; return the measurements and the text."""
         model = self.copy if state == "beside" else self.model
         cache = self.place / state
         if state == "cold":
@@ -70,7 +70,7 @@ class Version:
 
 
 def compare(pairs: list[list[dict[str, float]]], key: str) -> dict[str, float | list[float]]:
-    """Medians of both versions and the ratio of these with its interval."""
+    """Return medians of both versions and their ratio with its interval."""
 
     def ratio(some: list[list[dict[str, float]]]) -> float:
         return median(new[key] for _, new in some) / median(old[key] for old, _ in some)
@@ -108,7 +108,7 @@ def main() -> None:
             pairs = []
             for turn in range(given.pairs + 2):  # the first two fill caches
                 if turn == 2 and state == "warm":
-                    time.sleep(2)  # checksums of files that are two seconds old are kept
+                    time.sleep(2)  # checksums of files older than two seconds are cached
                 order = dice.sample((0, 1), 2)
                 both = {side: versions[side].start(state) for side in order}
                 if both[0][1] != both[1][1]:

@@ -1,9 +1,9 @@
-"""What greedy decoding costs against beams and against the best of several drawn texts.
+"""Quality and time of greedy decoding, beams, and the best of several samples.
 
     python lab/studies/strategies.py MODEL --source test.zh --reference test.en --json FILE
 
-BLEU, chrF and time of each, on the native core in int8, one thread. Greedy text is what tandem
-decoding gives as well, only sooner; so are drawn texts, but beam search cannot be drafted.
+BLEU, chrF and time of each, on the native core in int8, one thread. Tandem decoding gives the
+greedy text and samples faster; beam search cannot be drafted.
 """
 
 import argparse
@@ -25,12 +25,12 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    """Print a row for each, and write them all."""
+    """Print one row per strategy, and write all rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--reference", type=Path, required=True)
-    parser.add_argument("--lines", type=int, help="only the first so many")
+    parser.add_argument("--lines", type=int, help="use only the first lines")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     folder = model_folder(options.model)

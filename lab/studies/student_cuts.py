@@ -1,11 +1,11 @@
-"""What each cut of a teacher costs and saves before any training: score, size and speed.
+"""Score, size and speed of each cut of a teacher before training.
 
     python lab/studies/student_cuts.py MODEL PAIRS --source FILE --reference FILE --json OUT.json
 
-PAIRS are prepared pairs of the teacher, such as the `work/translated` of `outrider student`.
-Every cut is `outrider shrink` with the arguments that its row names, written as `outrider export
---dtype int8` does and compared with the teacher as `outrider student` does: greedy int8, one
-thread, CTranslate2 with the teacher beside it. `--rows 1,6` measures some of them alone.
+PAIRS are prepared pairs of the teacher, such as the `work/translated` of `outrider student`. Every
+cut is `outrider shrink` with the arguments in its row, written as by `outrider export --dtype int8`
+and compared with the teacher as in `outrider student`: greedy int8, one thread, CTranslate2 with
+the teacher as the peer. `--rows 1,6` measures only some of them.
 """
 
 import argparse
@@ -47,7 +47,7 @@ CUTS: tuple[dict[str, Any], ...] = (
 
 
 def main() -> None:
-    """Make each cut, compare it, and write what was found so far."""
+    """Make each cut, compare it, and write the results so far."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("pairs", type=Path)
@@ -60,7 +60,7 @@ def main() -> None:
     console, rows = Console(), list[dict[str, Any]]()
     tests = {"test": Test(given.source, given.reference)}
     for cut in (CUTS[number - 1] for number in chosen):
-        data = None if cut == {"int4": EMBEDDINGS} else given.pairs  # which it does not look at
+        data = None if cut == {"int4": EMBEDDINGS} else given.pairs  # this cut needs no data
         with tempfile.TemporaryDirectory() as working:
             folder = shrink(given.model, Path(working, "cut"), **cut, data=data, console=console)
             int4 = cut.get("int4", ())
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _figures(found: dict[str, Any], side: str = "student") -> dict[str, Any]:
-    """Return what one of the two scores, weighs and is faster by."""
+    """Return score, size and speed-up of one of the two."""
     prefix = "" if side == "student" else "teacher_"
     speeds = [row for row in found["speed"] if row.get("engine", "").startswith(side)]
     return {

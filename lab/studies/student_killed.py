@@ -1,11 +1,11 @@
-"""`outrider student` killed with SIGKILL in three of its stages: is it the same student?
+"""`outrider student` killed with SIGKILL in three of its stages gives the same student.
 
     python lab/studies/student_killed.py CONFIG [OVERRIDE ...] --json FILE
 
 With a tenth of the text and few updates, once undisturbed and once killed while the teacher
-translates, while the student is cut out of it, and while it learns; after each the command is
-given again. Weights and what they make of some lines must be the same in the end. Nothing is
-scored: `tests` are left out.
+translates, while the student is cut, and while it is trained; after each kill the command is run
+again. Weights and translations of some lines must be equal at the end. Nothing is scored: `tests`
+are left out.
 """
 
 import argparse
@@ -31,11 +31,11 @@ WEIGHTS = ("start/model.safetensors", "model/model.safetensors", "small/model.sa
 
 @dataclass(frozen=True)
 class Stage:
-    """Where the command is killed."""
+    """A stage in which the command is killed."""
 
     name: str
     reached: Callable[[Path], bool]
-    """Whether the folder shows that it is there."""
+    """Whether the folder shows that the stage has begun."""
 
 
 STAGES = (
@@ -46,11 +46,11 @@ STAGES = (
 
 
 def main() -> None:
-    """Run both, compare, and write down."""
+    """Run both, compare, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", type=Path)
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--share", type=float, default=0.1, help="of the text")
+    parser.add_argument("--share", type=float, default=0.1, help="share of the text")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def smaller(path: Path, overrides: list[str], share: float, steps: int) -> StudentConfig:
-    """Read a config, and leave most of its text out."""
+    """Read a config and reduce its text."""
     config = load_config(StudentConfig, path, [*overrides, f"train.steps={steps}"])
     root = corpus_root(config)
     text = {
@@ -98,14 +98,14 @@ def _lines(path: Path) -> int:
 
 
 def start(config: Path, folder: Path) -> "subprocess.Popen[bytes]":
-    """Give the command."""
+    """Start the command."""
     line = ["student", str(config), f"folder={folder}", "-q"]
     code = f"import sys; from outrider.cli.main import run; sys.exit(run({line!r}))"
     return subprocess.Popen([sys.executable, "-c", code])
 
 
 def kill(config: Path, folder: Path, stage: Stage) -> dict[str, Any]:
-    """Give the command, and kill it once it has reached a stage."""
+    """Start the command, and kill it in the given stage."""
     began, process = time.monotonic(), start(config, folder)
     while not stage.reached(folder):
         assert process.poll() is None, f"it ended before {stage.name}"

@@ -1,12 +1,12 @@
-"""What each part of a student's recipe brings: layers, words, filter, augmentation, and text.
+"""Effect of each part of a student's recipe: layers, vocabulary, filter, augmentation and text.
 
     python lab/studies/student_parts.py CONFIG [OVERRIDE ...] --out FOLDER --json FILE
 
-The config is trained on little text, `--sentences` of it for `--steps` updates, and once more for
-every part with that part changed alone. Each is scored on the first `--lines` of the config's
-`tests`, greedy int8, as it was cut and as it has learnt; and on the last test once more with its
-lines changed as augmentation changes them. In the end those of another shape are timed, in turns
-with CTranslate2 on the teacher. Killed, the same command goes on where it was.
+The config is trained on little text, `--sentences` of it for `--steps` updates, and again for every
+part with only that part changed. Each model is scored on the first `--lines` of the config's
+`tests`, greedy int8, before and after training; and on the last test again with augmented lines. At
+the end students of other shapes are timed, in turns with CTranslate2 on the teacher. The same
+command resumes an interrupted study.
 """
 
 import argparse
@@ -44,13 +44,13 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 SHARES = {"half of the text": 2, "a quarter of the text": 4}
 TIMED = {"as it is", "all layers of the decoder", "four layers of the decoder", "12,000 words"}
-"""The others are as fast as the first."""
+"""The others have the speed of the first."""
 CHANGED = ("final_mark", "typos", "joined", "placeholders")
-"""Augmentation by kind; nothing of Chinese has capitals."""
+"""Augmentation by kind; Chinese has no capitals."""
 
 
 def main() -> None:
-    """Train each, score it, and write what was found so far; then time those of another shape."""
+    """Train each, score it, and write the results so far; then time those of other shapes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", type=Path)
     parser.add_argument("overrides", nargs="*")
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def _config(given: argparse.Namespace, number: int) -> StudentConfig:
-    """Read the config of one part: with little text, few updates, and that part changed."""
+    """Return the config of one part: little text, few updates, and that part changed."""
     name = [*PARTS][number]
     steps, sentences = given.steps, given.sentences // SHARES.get(name, 1)
     train = {"steps": steps, "warmup": steps // 10, "batch_tokens": given.batch_tokens}
@@ -120,7 +120,7 @@ def _write(given: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
 
 
 def _tests(config: StudentConfig) -> dict[str, list[tuple[str, str]]]:
-    """Read the tests, and change the lines of the last in every way."""
+    """Read the tests, and augment the lines of the last in every way."""
     root, found = corpus_root(config), {}
     for name, test in config.tests.items():
         sides = [text_lines(root.path(path)) for path in (test.source, test.reference)]

@@ -1,10 +1,10 @@
-"""Greedy `generate` of transformers, plain and with the drafter of a folder, in turns.
+"""Greedy `generate` of transformers, without and with the drafter of a folder, in turns.
 
     python lab/studies/transformers_tandem.py demo/en-de --source test.en.gz --json FILE
 
-The model of the folder is handed to transformers as its own `MarianMTModel`. Both decode the same
-batches with the same options on the same threads, and every token is compared. Prints seconds for
-all sentences, the median of several turns, and their ratio.
+The model of the folder is exported as transformers' `MarianMTModel`. Both decode the same batches
+with the same options on the same threads, and every token is compared. Prints seconds for all
+sentences, the median of several turns, and their ratio.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from outrider.torch.transformers import Tandem, tandem
 
 
 def main() -> None:
-    """Measure, compare, print, and write a file if asked."""
+    """Measure, compare, print, and write a file if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--source", type=Path, required=True)
@@ -73,7 +73,7 @@ def measure(folder: Path, texts: list[str], size: int, turns: int) -> dict[str, 
     model = to_marian(ours)
     batches = encode(folder, model, texts, size)
     decode = tandem(folder)
-    answers = [run(model, batches, one)[1] for one in (None, decode)]  # warms both up
+    answers = [run(model, batches, one)[1] for one in (None, decode)]  # warm-up of both
     seconds: dict[str, list[float]] = {"plain": [], "tandem": []}
     for _ in range(turns):
         for name, one in (("plain", None), ("tandem", decode)):
@@ -87,7 +87,7 @@ def measure(folder: Path, texts: list[str], size: int, turns: int) -> dict[str, 
 def encode(
     folder: Path, model: MarianMTModel, texts: list[str], size: int
 ) -> list[dict[str, torch.Tensor]]:
-    """Return batches as transformers wants them, padded on the right."""
+    """Return batches in the format of transformers, padded on the right."""
     tokenizer, config = load_tokenizer(folder), model.config
     end, pad = config.eos_token_id, config.pad_token_id
     rows = [[*ids, end] for ids in tokenizer.encode_batch(texts)]

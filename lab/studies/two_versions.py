@@ -1,12 +1,12 @@
-"""Two versions in turns: decoding speed, start, serving, training, and the text they write.
+"""Two versions in turns: decoding speed, start, serving, training, and equal text.
 
     git worktree add --detach OLD COMMIT
     pip install --no-deps --target OLD/core OLD/native; pip install --no-deps --target core ./native
     python lab/studies/two_versions.py OLD/src:OLD/core src:core decode demo/en-de LINES
 
-Each version is a PYTHONPATH and runs in processes of its own. In each round both run once, in
-random order, and must write the same; the ratio is the median over rounds of old to new seconds
-(above 1: the new version is faster), with a bootstrap interval of 95 %. What is measured:
+Each version is a PYTHONPATH and runs in its own processes. In each round both run once, in random
+order, and must write the same; the ratio is the median over rounds of old to new seconds (above 1:
+the new version is faster), with a bootstrap interval of 95 %. Measurements:
 
     text    MODEL LINES    greedy int8 text of all lines, compared only
     decode  MODEL LINES    a loaded model, in modes, at batch sizes
@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument("--modes", default="ar")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--set", action="append", default=[], help="key=value of train")
+    parser.add_argument("--set", action="append", default=[], help="key=value for train")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     paths = [
