@@ -13,7 +13,7 @@ default:
 # Everything CI runs, in this environment.
 check: lint docs test
 
-# A minute or so: style, types, and the tests that are not slow.
+# Style, types and the fast tests, in about a minute.
 quick: lint
     pytest -m "not slow and not dist and not corpus" -q
 
@@ -41,7 +41,7 @@ docs:
 serve-docs:
     mkdocs serve
 
-# Measure training and decoding on this machine, against the engines people use today.
+# Measure training and decoding on this machine, relative to other engines.
 bench:
     outrider lab bench train --quick --json bench-train.json
     outrider lab bench decode demo/en-de --quick --json bench-decode.json

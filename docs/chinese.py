@@ -1,4 +1,4 @@
-"""The Chinese site: every page has a Chinese name in the menu, and says so if it is in English."""
+"""The Chinese site: Chinese names in the menu, and a notice on untranslated pages."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
 def on_nav(nav: Any, config: Any, **_: Any) -> Any:
-    """Name pages without a translation by their heading, for `nav_translations` to translate."""
+    """Name untranslated pages by their heading, for `nav_translations` to translate."""
     for page in nav.pages:
         if _english_only(page, config) and page.title is None:
             page.title = HEADING.findall(page.file.content_string)[0]
@@ -16,7 +16,7 @@ def on_nav(nav: Any, config: Any, **_: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Say below the heading that a page is in English; searches find it on the English site."""
+    """Add a notice that a page is in English; exclude it from the Chinese search."""
     if not _english_only(page, config):
         return markdown
     page.meta["search"] = {"exclude": True}
@@ -24,5 +24,5 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def _english_only(page: Any, config: Any) -> bool:
-    """Whether this is a page of the Chinese site that was not translated."""
+    """Whether this is an untranslated page of the Chinese site."""
     return config.theme["language"] == "zh" and not page.file.src_uri.endswith(".zh.md")

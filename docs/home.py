@@ -1,4 +1,4 @@
-"""Parts of the home page made from data: the rounds of one translation, figures from results/."""
+"""Generated parts of the home page: the rounds of one translation, and figures from results/."""
 
 import json
 import re
@@ -53,7 +53,7 @@ class Figure(NamedTuple):
 
 
 def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
-    """Fill in the rounds and the figures where a page asks for them, in the page's language."""
+    """Replace the markers of the rounds and the figures, in the page's language."""
     language = "zh" if page is not None and page.file.src_uri.endswith(".zh.md") else "en"
     if ROUNDS in markdown:
         shown = json.loads((DOCS / "rounds.json").read_text(encoding="utf-8"))
@@ -64,7 +64,7 @@ def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
 
 
 def rounds(shown: dict[str, Any], language: str = "en") -> Iterator[str]:
-    """Every round as a line of coloured tokens, with a legend; HTML of one piece for Markdown."""
+    """Return every round as a line of coloured tokens, with a legend, as one block of HTML."""
     found = {token["kind"] for line in shown["rounds"] for token in line}
     kinds = KINDS[language]
     yield f'<div class="rounds"><p class="rounds-source">{escape(shown["source"])}</p><ol>'
@@ -78,7 +78,7 @@ def rounds(shown: dict[str, Any], language: str = "en") -> Iterator[str]:
 
 
 def figures(language: str = "en") -> list[Figure]:
-    """The three numbers of the first page, read from the files that hold them."""
+    """The three figures of the first page, read from their result files."""
     names = ("bench-decode-opus-mt-zh-en-plain-vnni", "bench-serve-opus-mt", "exact-newstest2014")
     decode, serve, exact = results = [_result(name) for name in names]
     (alone,) = (
@@ -100,7 +100,7 @@ def figures(language: str = "en") -> list[Figure]:
 
 
 def machine_words(machine: dict[str, Any], language: str = "en") -> str:
-    """Name a processor and the best instruction set that it has."""
+    """Name a processor and its best instruction set."""
     name = re.sub(r"\((?:R|TM)\)| Processor| CPU|@.*", "", machine["processor"]).strip()
     has = set(machine["instructions"])
     if "amx_int8" in has:

@@ -1,4 +1,4 @@
-"""Parts of the site that are written by the code itself, so that they cannot fall behind it."""
+"""Generated parts of the site: references from the code."""
 
 import re
 from collections import Counter
@@ -26,13 +26,13 @@ PATTERNS = "<!-- every pattern -->"
 TASKS = "<!-- every task -->"
 SETTINGS = "<!-- every setting of a task -->"
 SOURCES = "<!-- every source -->"
-PRICED = 16_384  # length at which the attentions are compared
+PRICED = 16_384  # length of the comparison of attentions
 VERDICTS = ("yes", "argued", "not shown", "open")
 IMAGES = Path(__file__).parent / "images"
 
 
 def on_config(config: Any) -> Any:
-    """List the pages of docs/attention in the navigation: a new kind is found by its page."""
+    """Add the pages of docs/attention to the navigation."""
     pages = sorted(Path(config["docs_dir"], "attention").glob("*.md"))
     names = [f"attention/{page.name}" for page in pages if not page.name.endswith(".zh.md")]
     for section in config["nav"]:
@@ -42,7 +42,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fill in the references where a page asks for them, and the picture of an attention's page."""
+    """Replace the markers of references, and add the picture to an attention's page."""
     kind = Path(page.file.src_uri).stem
     if page.file.src_uri == f"attention/{kind}.md" and kind in attention_kinds():
         markdown = _with_picture(markdown, kind)
@@ -65,7 +65,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _sources() -> Iterator[str]:
-    """What became of the documents that the project began with, and how often."""
+    """List the items of the source documents with their verdicts."""
     here = Path(__file__).parent
     documents = yaml.safe_load((here / "sources.yaml").read_text(encoding="utf-8"))
     yield f"All together: {_verdicts([row for one in documents for row in one['items']])}.\n"
@@ -93,7 +93,7 @@ def _verdicts(rows: list[dict[str, Any]]) -> str:
 
 
 def _place(path: str) -> str:
-    """Link a page; name any other file."""
+    """Link a page; format any other path as code."""
     page = path.removeprefix("docs/")
     return f"[{page}]({page})" if path.startswith("docs/") else _code(path)
 
@@ -169,7 +169,7 @@ def _attentions() -> Iterator[str]:
 
 
 def _with_picture(markdown: str, kind: str) -> str:
-    """Put the picture of a pattern before its config, unless the page shows it itself."""
+    """Insert the picture of a pattern before its config, unless the page contains it."""
     name = f"pattern-{kind}.png"
     if name in markdown or not (IMAGES / name).is_file():
         return markdown

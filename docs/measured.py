@@ -1,4 +1,4 @@
-"""Tables of what was measured, written from the files in results/, as wide as a page."""
+"""Tables of measurements, generated from the files in results/."""
 
 import json
 import re
@@ -28,7 +28,7 @@ QUALITY = (
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in the tables where a page asks for them."""
+    """Replace the markers of tables."""
     for mark, write in ((MEASURED, _measured), (COSTS, _costs)):
         if mark in markdown:
             markdown = markdown.replace(mark, "\n".join(write()))
@@ -60,7 +60,7 @@ def _measured() -> Iterator[str]:
 
 
 def _compared(name: str) -> Iterator[str]:
-    """Write what was right, then what it cost, and show the picture of a comparison."""
+    """Write scores and costs, and show the picture of a comparison."""
     result = _result(f"compare-{name}")
     heads, rows = table(result)
     yield f"**{title(result)}**\n"
@@ -80,7 +80,7 @@ def _compared(name: str) -> Iterator[str]:
 
 
 def _costs() -> Iterator[str]:
-    """What a step, a block and a draft take, and how many tokens a round must bring."""
+    """Times of a step, a block and a draft, and the tokens per round to break even."""
     measured = _result("block-costs")
     head = ("backend", "threads", "step", "block of 9", "draft of 8", "tokens a round must bring")
     rows = [
@@ -96,7 +96,7 @@ def _costs() -> Iterator[str]:
 
 
 def _decoded(name: str) -> Iterator[str]:
-    """Speeds of all engines from a result of `outrider lab bench decode`, a tab for each batch."""
+    """Speeds of all engines from a result of `outrider lab bench decode`, one tab per batch."""
     result = _result(name)
     if (IMAGES / f"{name}.png").is_file():
         yield f"![Speed of every engine by batch size](images/{name}.png)\n"

@@ -7,7 +7,7 @@ from outrider.options import OPTIONS
 
 HERE = Path(__file__).parent
 PAGES = {HERE / "decoding.md": ", ", HERE / "decoding.zh.md": "、"}
-"""Pages with what separates the names."""
+"""Pages, and the separator of names in each."""
 ROW = re.compile(r"^(\| (?:`(greedy|sample|beam)`|all|全部) \|)[^|\n]*\|", re.MULTILINE)
 
 

@@ -18,7 +18,7 @@ def purpose(name: str) -> str:
 
 
 def table() -> str:
-    """Return the packages from top to bottom, one a line."""
+    """Return the packages from top to bottom, one per line."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
     (layers,) = (one["layers"] for one in contracts if one["name"] == "imports only point down")

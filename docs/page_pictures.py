@@ -1,7 +1,7 @@
 """Draw the pictures of the pages with the demo models and a Chromium.
 
-`python docs/page_pictures.py` writes them, with the fonts of the machine and the times measured
-while they are drawn.
+`python docs/page_pictures.py` writes them, with the fonts of the machine and times measured while
+drawing.
 """
 
 import sys
@@ -24,13 +24,13 @@ CHINESE = (
 )
 ENGLISH = "Do you think that she will come to the party tonight?"
 COLOURS = 256
-"""Of a picture, so that it stays small."""
+"""Colours of a picture, which keep the file small."""
 PAGES = {
     "page-desk": (1180, False, "en", True),
     "page-dark": (1180, True, "zh", True),
     "page-phone": (390, False, "en", False),
 }
-"""Width, whether it is dark, language, and whether alternatives are shown."""
+"""Width, dark mode, language, and whether alternatives are shown."""
 
 
 def main() -> None:

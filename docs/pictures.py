@@ -1,6 +1,6 @@
-"""Draw the pictures of the docs anew from results/ and the demo: `python docs/pictures.py`.
+"""Draw the pictures of the docs again from results/ and the demo: `python docs/pictures.py`.
 
-Nothing is measured; a picture changes only if its file or its drawing has changed.
+Nothing is measured; a picture changes only with its file or its drawing code.
 """
 
 import json
@@ -46,11 +46,11 @@ Mary can speak three languages.
 You are right.
 When I was a child, I lived here.
 """
-"""Of mixed lengths, as they come."""
+"""Mixed lengths, in the given order."""
 
 
 def main() -> None:
-    """Draw comparisons, speeds of decoding, and the rounds and cross-attention of the demo."""
+    """Draw comparisons, decoding speeds, and rounds and cross-attention of the demo."""
     for path in sorted((ROOT / "results").glob("compare-*.json")):
         draw_comparison(json.loads(path.read_text("utf-8")), IMAGES / f"{path.stem}.png")
     for name in ("bench-decode-demo", "bench-decode-large"):

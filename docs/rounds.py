@@ -1,4 +1,4 @@
-"""Write docs/rounds.json, the rounds that the first page shows: `python docs/rounds.py`."""
+"""Write docs/rounds.json, the rounds on the first page: `python docs/rounds.py`."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ TEXT = "Do you think that she will come to the party tonight?"
 
 
 def demo_rounds() -> dict[str, Any]:
-    """Translate with the demo in int8, whose numbers are the same on every CPU."""
+    """Translate with the demo in int8, which gives the same numbers on every CPU."""
     trace = trace_text(load(ROOT / "demo" / "en-de", backend="native"), TEXT, {"mode": "tandem"})
     return {
         "source": trace.source,

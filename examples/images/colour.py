@@ -1,10 +1,11 @@
-"""Small coloured pictures made large: an encoder reads 4 x 4 pixels, a decoder writes 8 x 8.
+"""Super-resolution of coloured pictures: an encoder reads 4 x 4 pixels, a decoder writes 8 x 8.
 
     s_1 .. s_48  ->  t_1 t_2 .. t_192        R G B, R G B, ..: row by row, pixel by pixel
 
-A token is an intensity of a channel. The pictures are scikit-learn's handwritten digits, each on
-a paper and with an ink of its own: colours are read from the source, and kept from pixel to pixel.
-What counts is bits per channel on pictures held out, -1/192 sum_i log2 p(t_i | s, t_1 .. t_(i-1)).
+A token is the level of a channel. The pictures are scikit-learn's handwritten digits, each with its
+own background and ink colour: the model must read colours from the source and keep them over
+pixels. The score is bits per channel on test pictures, -1/192 sum_i log2 p(t_i | s, t_1 ..
+t_(i-1)).
 
 python examples/images/colour.py --json colour.json --png colour.png
 """
@@ -29,26 +30,26 @@ from outrider.torch.nn.position import LearnedPosition
 MODELS = ("colour-causal", "colour-local")
 CHANNELS, LEVELS = 3, 8
 CELLS = SIDE * SIDE * CHANNELS
-"""Tokens of a large picture; a small one has a quarter of them."""
+"""Tokens of a large picture; a small one has a quarter."""
 START = CHANNELS * LEVELS
 CONTRAST = 5
-"""How far apart ink and paper are at least; black and white are 12.1 levels apart."""
+"""Minimum distance of ink and background; black and white have distance 12.1."""
 GREYEST = 16
-"""The level of scikit-learn's digits that is all ink."""
+"""The level of scikit-learn's digits for full ink."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How every model is trained; validation pictures are only watched."""
+    """Settings of all models; validation pictures are only reported."""
 
     epochs: int = 10
     batch: int = 8
     rate: float = 3e-3
     weight_decay: float = 0.1
     colourings: int = 40
-    """How often the training digits are coloured to count levels with."""
+    """How often the training digits are coloured to count levels."""
     images: int | None = None
-    """Fewer digits of each part; None for all."""
+    """Maximum number of digits of each part; None for all."""
     seed: int = 1
 
 
@@ -59,20 +60,20 @@ class Pictures(NamedTuple):
     """Coloured digits in levels from 0 to 7."""
 
     small: Tensor
-    """What is read, [B, 48]."""
+    """Sources, [B, 48]."""
     large: Tensor
-    """What is to be written, [B, 192]."""
+    """Targets, [B, 192]."""
     inks: Tensor
-    """The paper and the ink of each, [B, 2, 3]."""
+    """Background and ink of each picture, [B, 2, 3]."""
 
     def split(self, size: int) -> Iterator["Pictures"]:
-        """Cut into batches."""
+        """Split into batches."""
         parts = (part.split(size) for part in self)
         return (Pictures(*some) for some in zip(*parts, strict=True))
 
 
 def colour(grey_BP: Tensor, generator: torch.Generator) -> Pictures:
-    """Draw a paper and an ink for each digit, mix them by its grey levels, and shrink it."""
+    """Draw a background and an ink for each digit, mix them by its grey levels, and shrink it."""
     shape = (2, CHANNELS)
     inks = torch.randint(LEVELS, (len(grey_BP), *shape), generator=generator).float()
     while (poor := (inks[:, 0] - inks[:, 1]).norm(dim=1) < CONTRAST).any():
@@ -90,12 +91,12 @@ def enlarge(small: Tensor, mode: str) -> Tensor:
 
 
 def as_tokens(levels: Tensor) -> Tensor:
-    """Each channel has tokens of its own, in the order red, green, blue."""
+    """Return token ids; each channel has its own tokens, in the order red, green, blue."""
     return levels + torch.arange(levels.shape[-1], device=levels.device) % CHANNELS * LEVELS
 
 
 def count_levels(grey_BP: Tensor, settings: Settings) -> Tensor:
-    """Return p(level | place, level of the source there), every channel for itself: [192, 8, 8]."""
+    """Return p(level | position, level of the source there) of each channel alone: [192, 8, 8]."""
     generator = torch.Generator().manual_seed(settings.seed)
     count = torch.ones(CELLS, LEVELS, LEVELS)
     for _ in range(settings.colourings):
@@ -106,10 +107,10 @@ def count_levels(grey_BP: Tensor, settings: Settings) -> Tensor:
 
 
 def build(config: Seq2SeqConfig) -> Seq2Seq:
-    """Build a model whose learned positions begin as the paper's: sines of the row and the column.
+    """Build a model whose learned positions start as in the paper: sinusoids of row and column.
 
-    Both sides count in pixels of the large picture, and queries and keys between them begin alike,
-    so that a channel looks first at what the source has in its place.
+    Both sides use coordinates of the large picture, and queries and keys of cross-attention start
+    equal, so that a channel first attends to the same place of the source.
     """
     model = Seq2Seq(config)
     for position, side in ((model.encoder_position, SIDE // 2), (model.decoder_position, SIDE)):
@@ -124,7 +125,7 @@ def build(config: Seq2SeqConfig) -> Seq2Seq:
 
 
 def sines(place_T2: Tensor, width: int) -> Tensor:
-    """Sines and cosines of rows and columns, with waves of 2 to 32 pixels."""
+    """Sines and cosines of rows and columns, with wavelengths of 2 to 32 pixels."""
     frequency_F = math.pi * 16 ** -torch.linspace(0, 1, width // 4)
     angle_T2F = place_T2[..., None] * frequency_F
     return torch.cat([angle_T2F.sin(), angle_T2F.cos()], dim=-1).flatten(1)
@@ -133,7 +134,7 @@ def sines(place_T2: Tensor, width: int) -> Tensor:
 def train(
     config: Seq2SeqConfig, grey: digits.Images, valid: Pictures, settings: Settings, device: str
 ) -> tuple[Seq2Seq, list[float]]:
-    """Train a model on colours new in every epoch; return it and its bits on `valid`."""
+    """Train a model on new colours in every epoch; return it and its bits on `valid`."""
     torch.manual_seed(settings.seed)
     model = build(config).to(device)
     steps = settings.epochs * math.ceil(len(grey.train) / settings.batch)
@@ -153,7 +154,7 @@ def train(
 
 @torch.inference_mode()
 def bits_per_channel(model: Seq2Seq, pictures: Pictures, device: str) -> Tensor:
-    """Return the bits it takes to send each channel of each pixel, told the source: [B, 192]."""
+    """Return -log2 p of each channel of each pixel, given the source: [B, 192]."""
     model.eval()
     bits = []
     for some in pictures.split(100):
@@ -166,7 +167,7 @@ def bits_per_channel(model: Seq2Seq, pictures: Pictures, device: str) -> Tensor:
 
 @torch.inference_mode()
 def write(model: Seq2Seq, small: Tensor, seed: int | None = None) -> Tensor:
-    """Write large pictures channel by channel: drawn by a seed, or the likeliest level each."""
+    """Write large pictures channel by channel: sampled with a seed, or the argmax of each level."""
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     memory_BSD = model.encode(as_tokens(small).to(model.device))
     state = model.open(memory_BSD, None, capacity=CELLS)
@@ -181,14 +182,14 @@ def write(model: Seq2Seq, small: Tensor, seed: int | None = None) -> Tensor:
 
 
 def pick(odds_BV: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw from each row, or take the likeliest without a generator: [B, 1]."""
+    """Sample from each row, or take the argmax without a generator: [B, 1]."""
     if generator is None:
         return odds_BV.argmax(-1, keepdim=True)
     return torch.multinomial(odds_BV, 1, generator=generator)
 
 
 def off_the_mix(large: Tensor, inks: Tensor) -> Tensor:
-    """How many levels each pixel is from any mixture of its paper and ink: [B, 64]."""
+    """Distance in levels of each pixel from the mixtures of its background and ink: [B, 64]."""
     paper_B1C, ink_B1C = inks[:, :1], inks[:, 1:]
     along_B1C = F.normalize(ink_B1C - paper_B1C, dim=-1)
     beside_BPC = large.float().unflatten(1, (-1, CHANNELS)) - paper_B1C
@@ -197,7 +198,7 @@ def off_the_mix(large: Tensor, inks: Tensor) -> Tensor:
 
 
 def judge(large: Tensor, truth: Pictures) -> dict[str, float]:
-    """Score pictures by what they should have been, in levels."""
+    """Score pictures against the true ones, in levels."""
     error, standard_error = mean_and_error((large - truth.large).abs().float().mean(1))
     return {
         "absolute_error": error,
@@ -207,7 +208,7 @@ def judge(large: Tensor, truth: Pictures) -> dict[str, float]:
 
 
 class Outcome(NamedTuple):
-    """What one model, or none, made of the test pictures."""
+    """Results on the test pictures, of one model or without a model."""
 
     result: dict[str, Any]
     bits_B: Tensor
@@ -216,7 +217,7 @@ class Outcome(NamedTuple):
 
 
 def without_model(grey: digits.Images, test: Pictures, settings: Settings) -> Outcome:
-    """Enlarge the source, and draw every channel for itself."""
+    """Upscale the source, and sample every channel alone."""
     odds = count_levels(grey.train[:, 1:], settings)
     nearest = enlarge(test.small, "nearest")
     odds_BTV = odds[torch.arange(CELLS), nearest]
@@ -245,7 +246,7 @@ def without_model(grey: digits.Images, test: Pictures, settings: Settings) -> Ou
 def measure(
     name: str, grey: digits.Images, valid: Pictures, test: Pictures, settings: Settings, device: str
 ) -> Outcome:
-    """Train one model, score it, and let it write."""
+    """Train one model, score it, and sample from it."""
     spec = digits.read_spec(name, Seq2SeqConfig)
     print(spec["name"], flush=True)
     start = time.process_time()
@@ -278,7 +279,7 @@ def measure(
 
 
 def main() -> None:
-    """Train both models, score them, and draw what they write."""
+    """Train both models, score them, and draw their pictures."""
     arguments = digits.read_arguments(__doc__, "colour")
     settings = QUICK if arguments.quick else Settings()
     if arguments.epochs:

@@ -1,4 +1,4 @@
-"""One picture of all ways to enlarge: the source above, what each made of it, the truth below."""
+"""One picture of all methods: sources at the top, then their outputs, and the truth."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,12 +9,12 @@ from torch import Tensor
 from outrider.show.palette import INK, load_pyplot
 
 PICTURES = 38.0
-"""Where the pictures begin."""
+"""x position of the first picture."""
 TOP, LEVELS = 9.0, 8
 
 
 class Row(NamedTuple):
-    """What one way to enlarge made of the test pictures."""
+    """The output of one method for the test pictures."""
 
     name: str
     about: str
@@ -56,7 +56,7 @@ def _draw_row(axes: Any, row: Row, chosen_N: Tensor, y: float) -> None:
 
 
 def _tile(axes: Any, x: float, y: float, levels: Tensor) -> None:
-    """Draw a picture in the middle of its tile; every pixel, also of a small one, has width 1."""
+    """Draw a picture centred in its tile; pixels of small and large pictures have width 1."""
     side = round((len(levels) / 3) ** 0.5)
     edge = (TILE - side) / 2
     where = (x + edge, x + edge + side, y + edge + side, y + edge)

@@ -1,9 +1,9 @@
-"""Images as sequences: handwritten digits of 8 x 8 pixels, written pixel by pixel.
+"""Images as sequences: handwritten digits of 8 x 8 pixels, generated pixel by pixel.
 
-    digit p_1 p_2 ... p_64        17 grey levels; the first token asks for a digit, or for any
+    digit p_1 p_2 ... p_64        17 grey levels; the first token is the digit, or `any`
 
-One model is trained for each YAML file beside this script, all with the same settings. What counts
-is bits per pixel on images held out, -1/64 sum_t log2 p(p_t | digit, p_1 .. p_(t-1)).
+One model is trained for each YAML file beside this script, all with the same settings. The score is
+bits per pixel on test images, -1/64 sum_t log2 p(p_t | digit, p_1 .. p_(t-1)).
 
 python examples/images/digits.py --json digits.json --png digits.png
 """
@@ -33,21 +33,21 @@ MODELS = ("causal", "image-transformer", "sparse-strided", "sparse-fixed")
 SIDE, PIXELS = 8, 64
 LEVELS = 17
 ANY = LEVELS + 10
-"""The token that asks for any digit; digit d is token LEVELS + d."""
+"""The token for any digit; digit d is token LEVELS + d."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How every model is trained; validation images are only watched."""
+    """Settings of all models; validation images are only reported."""
 
     epochs: int = 25
     batch: int = 32
     rate: float = 3e-3
     weight_decay: float = 0.1
     unasked: float = 0.2
-    """Share of training images whose digit is not told."""
+    """Share of training images without their digit."""
     images: int | None = None
-    """Fewer images to train on; None for all."""
+    """Maximum number of training images; None for all."""
     seed: int = 1
 
 
@@ -63,7 +63,7 @@ class Images(NamedTuple):
 
 
 def load_images(settings: Settings) -> Images:
-    """Return 1,297 images to train on, 200 to watch, and 300 to test with."""
+    """Return 1,297 training, 200 validation and 300 test images."""
     pixels, digits = load_digits(return_X_y=True)
     rows = torch.cat([torch.tensor(digits)[:, None] + LEVELS, torch.tensor(pixels)], dim=1).long()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
@@ -72,14 +72,14 @@ def load_images(settings: Settings) -> Images:
 
 
 def read_spec(name: str, config_class: type[ModelConfig]) -> dict[str, Any]:
-    """Read what a YAML file says; its model is one that the class knows."""
+    """Read a YAML file and check the keys of its model."""
     spec = yaml12.parse((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
     check_keys(config_class, spec["model"], prefix="model.")
     return spec
 
 
 def read_model(name: str) -> tuple[dict[str, Any], LanguageModelConfig]:
-    """Read what a YAML file says, and the config of its model."""
+    """Read a YAML file; return it and the config of its model."""
     spec = read_spec(name, LanguageModelConfig)
     return spec, LanguageModelConfig(**spec["model"])
 
@@ -87,7 +87,7 @@ def read_model(name: str) -> tuple[dict[str, Any], LanguageModelConfig]:
 def train(
     config: LanguageModelConfig, images: Images, settings: Settings, device: str
 ) -> tuple[LanguageModel, list[float]]:
-    """Train a model; return it and its bits per pixel on the validation images, epoch by epoch."""
+    """Train a model; return it and its validation bits per pixel by epoch."""
     torch.manual_seed(settings.seed)
     model = LanguageModel(config).to(device)
     steps = settings.epochs * math.ceil(len(images.train) / settings.batch)
@@ -108,7 +108,7 @@ def train(
 def updater(
     model: nn.Module, steps: int, rate: float, weight_decay: float
 ) -> Callable[[Tensor], None]:
-    """Return what takes the loss of a step and updates the model: AdamW over one cycle of rates."""
+    """Return a function that takes the loss and updates the model: AdamW with one-cycle rates."""
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=weight_decay
     )
@@ -126,7 +126,7 @@ def updater(
 
 @torch.inference_mode()
 def bits_per_image(model: LanguageModel, rows: Tensor, device: str) -> Tensor:
-    """Return the bits it takes to send each image, told its digit."""
+    """Return -log2 p of each image, given its digit."""
     model.eval()
     bits = []
     for some in rows.to(device).split(100):
@@ -138,7 +138,7 @@ def bits_per_image(model: LanguageModel, rows: Tensor, device: str) -> Tensor:
 
 @torch.inference_mode()
 def write(model: LanguageModel, given_BT: Tensor, seed: int) -> Tensor:
-    """Draw the pixels that are missing after a digit and some pixels; return images."""
+    """Sample the missing pixels after a digit and some pixels; return images."""
     generator = torch.Generator().manual_seed(seed)
     rows, start = given_BT.shape
     state = model.open(rows, capacity=PIXELS)
@@ -152,7 +152,7 @@ def write(model: LanguageModel, given_BT: Tensor, seed: int) -> Tensor:
 
 
 def bits_without_context(images: Images) -> Tensor:
-    """Bits of each test image if every pixel is drawn for itself, given the digit and the place."""
+    """Bits of each test image with independent pixels, given the digit and the position."""
     count = torch.ones(10, PIXELS, LEVELS)
     digit, pixels = images.train[:, 0] - LEVELS, images.train[:, 1:]
     place = torch.arange(PIXELS)[None]
@@ -162,8 +162,8 @@ def bits_without_context(images: Images) -> Tensor:
 
 
 def look(model: LanguageModel, at: int) -> Tensor:
-    """Return which share of the layers' heads looks from pixel `at` at each pixel before it."""
-    # Token i writes pixel i and token j holds pixel j - 1, so key 0 is the digit asked for.
+    """Return the share of the layers' heads in which pixel `at` attends to each earlier pixel."""
+    # Token i predicts pixel i and token j holds pixel j - 1, so key 0 is the digit.
     i, j = torch.tensor([[at]]), torch.arange(PIXELS)[None]
     attentions = [block.attention.attention for block in model.decoder.blocks]
     seen = torch.stack([one.heads_see(i, j).float().mean((0, 1)) for one in attentions]).mean(0)
@@ -171,14 +171,14 @@ def look(model: LanguageModel, at: int) -> Tensor:
 
 
 def pairs(model: Model, length: int = PIXELS) -> float:
-    """Return the share of the pairs of a token and an earlier one that layers compare."""
+    """Return the share of causal token pairs that the layers score."""
     attentions = [block.attention.attention for block in model.decoder.blocks]
     seen = sum(one.cost(length).pairs for one in attentions) / len(attentions)
     return seen / (length * (length + 1) // 2)
 
 
 class Outcome(NamedTuple):
-    """What one model scored, image by image, and its row of the picture."""
+    """Scores of one model by image, and its row of the picture."""
 
     result: dict[str, Any]
     bits_B: Tensor
@@ -187,7 +187,7 @@ class Outcome(NamedTuple):
 
 
 def measure(name: str, images: Images, settings: Settings, device: str) -> Outcome:
-    """Train one model, score it, and let it write."""
+    """Train one model, score it, and sample from it."""
     spec, config = read_model(name)
     print(spec["name"], flush=True)
     start = time.process_time()
@@ -225,14 +225,14 @@ def mean_and_error(bits_B: Tensor) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Train every model, score it, and draw what it writes."""
+    """Train every model, score it, and draw its samples."""
     arguments = read_arguments(__doc__, "digits")
     settings = QUICK if arguments.quick else Settings()
     if arguments.epochs:
         settings = replace(settings, epochs=arguments.epochs)
     images = load_images(settings)
     outcomes = [measure(name, images, settings, arguments.device) for name in MODELS]
-    for outcome in outcomes[1:]:  # image by image, so that hard ones do not blur the difference
+    for outcome in outcomes[1:]:  # per image, which removes the variance between images
         more, error = mean_and_error(outcome.bits_B - outcomes[0].bits_B)
         outcome.result["more_than_first"] = {"bits_per_pixel": more, "standard_error": error}
     hand = images.test[:, 1:].view(-1, SIDE, SIDE)
@@ -249,7 +249,7 @@ def main() -> None:
 
 
 def read_arguments(about: str, stem: str) -> argparse.Namespace:
-    """Read the command line; results are named by `stem` if nothing else is said."""
+    """Read the command line; the default file names start with `stem`."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smoke test: one epoch of 64 images")
     parser.add_argument("--epochs", type=int)
@@ -260,7 +260,7 @@ def read_arguments(about: str, stem: str) -> argparse.Namespace:
 
 
 def first_of_each(rows: Tensor) -> Tensor:
-    """Return the place of the first image of every digit."""
+    """Return the index of the first image of every digit."""
     return torch.stack([(rows[:, 0] == LEVELS + digit).nonzero()[0, 0] for digit in range(10)])
 
 

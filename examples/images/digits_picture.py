@@ -1,6 +1,6 @@
-"""One picture of all models: what a pixel sees, digits asked for, and halves completed.
+"""One picture of all models: visible pixels, sampled digits, and completed halves.
 
-Grey is a hand's, teal is a model's.
+Grey pixels are handwritten, teal ones generated.
 """
 
 from pathlib import Path
@@ -16,30 +16,30 @@ HAND = (PAPER, "#b8bcc2", "#6b7280", "#23272e")
 MODEL = (PAPER, "#9fd0cb", "#2a9d8f", "#0a443e")
 SEEN = (PAPER, "#f6c9a8", "#e9a06c", "#c8672c")
 TILE, GAP, LINE = 8, 1.5, 11.5
-"""Widths in pixels of an image: the image, what is between two, and from one row to the next."""
+"""Widths in pixels: an image, the gap between images, and the distance of rows."""
 LOOK, ASKED, HALVES = 37.0, 52.0, 152.0
-"""Where the three groups begin."""
+"""x positions of the three groups."""
 
 
 class Row(NamedTuple):
-    """What one model shows."""
+    """Results of one model."""
 
     name: str
     sees: str
     bits: float
     """Bits per pixel."""
     look: Tensor
-    """Which share of the heads looks at each pixel, [8, 8]."""
+    """Share of the heads that attend to each pixel, [8, 8]."""
     asked: Tensor
     """An image of every digit, [10, 8, 8]."""
     completed: Tensor
-    """Halves completed, [N, 8, 8]."""
+    """Completed halves, [N, 8, 8]."""
 
 
 def draw(rows: list[Row], hand: Tensor, digit_N: Tensor, path: Path) -> None:
-    """Draw the rows to a PNG, between the images of `hand` that they compare with.
+    """Draw the rows to a PNG, between the images of `hand` for comparison.
 
-    `digit_N` are the places of an image of every digit; the halves are of the first images.
+    `digit_N` are the indices of one image per digit; the halves are those of the first images.
     """
     pyplot = load_pyplot("the picture of digits")
     halves = len(rows[0].completed)
@@ -107,7 +107,7 @@ def _draw_row(axes: Any, row: Row, y: float) -> None:
 
 
 def _mark_query(axes: Any, look: Tensor, y: float) -> None:
-    """Frame the pixel that looks: the one after the last that is seen."""
+    """Frame the query pixel: the one after the last visible pixel."""
     at = int(look.flatten().nonzero().max()) + 1
     _frame(axes, (LOOK + at % TILE, y + at // TILE), (1, 1), color=INK, linewidth=1.6)
 
@@ -135,5 +135,5 @@ def _frame(axes: Any, at: tuple[float, float], size: tuple[int, int], **line: An
 
 
 def say(axes: Any, x: float, y: float, text: str, ha: str = "left") -> None:
-    """Write what matters less."""
+    """Write secondary text."""
     axes.text(x, y, text, fontsize=9, color=QUIET, ha=ha, va="center")

@@ -11,11 +11,11 @@ __all__ = ["draw"]
 
 COLOURS = ("#7b8794", "#2a9d8f", "#e76f51", "#264653")
 SMOOTH = 5
-"""Updates that a point of a curve is the mean of."""
+"""Updates averaged for one point of a curve."""
 
 
 def draw(results: list[dict[str, Any]], corridor: int, episodes: int, path: Path) -> None:
-    """Draw a panel for each learning rate and memory; in it a band and lines for each model."""
+    """Draw one panel per learning rate and memory, with a band and lines for each model."""
     pyplot = load_pyplot("the learning curves")
     panels: dict[str, list[dict[str, Any]]] = {}
     for result in results:
@@ -39,7 +39,7 @@ def draw(results: list[dict[str, Any]], corridor: int, episodes: int, path: Path
 
 
 def _panel(result: dict[str, Any], corridor: int) -> str:
-    """Say what the runs of a panel have in common."""
+    """Return the common settings of a panel's runs."""
     segment, memory = (result["model"][key] for key in ("max_positions", "memory"))
     rate = f"learning rate {result['rate']:g}"
     if segment >= corridor + 2:
@@ -59,7 +59,7 @@ def _draw_model(axes: Any, result: dict[str, Any], colour: str, episodes: int) -
 
 
 def _smooth(curve: list[float]) -> Any:
-    """Return the mean of each point and those just before it."""
+    """Return the moving average of a curve."""
     total = np.cumsum([0.0, *curve])
     end = np.arange(1, len(curve) + 1)
     start = np.maximum(end - SMOOTH, 0)

@@ -1,11 +1,11 @@
-"""A maze in the shape of a T: what was seen at the first step decides at the last.
+"""A T-maze: the observation of the first step determines the correct action of the last one.
 
     step      0           1 .. n        n + 1
     sees      the cue     noise         the junction
-    should    go on       go on         turn where the cue pointed
+    correct   go on       go on         turn to the side of the cue
 
-The agent rolls on by itself; turning in the corridor costs a little. At the junction the right turn
-earns 1 and anything else -1, so an agent without a memory earns 0 at best.
+The agent moves by itself; turning in the corridor costs a little. At the junction the correct turn
+earns 1, any other action -1, so an agent without memory earns 0 at best.
 """
 
 from typing import Any
@@ -22,14 +22,14 @@ ON, LEFT, RIGHT = range(3)
 ACTIONS = 3
 START, CUE, JUNCTION = range(3)
 CHANNELS = 8
-"""Start, cue and junction; the rest is noise, and so is the cue after the first step."""
+"""Start, cue and junction; other channels are noise, and so is the cue after the first step."""
 BUMP = 0.1
 
 Seen = NDArray[np.float32]
 
 
 class Maze(gymnasium.Env[Seen, np.int64]):
-    """A corridor of noise between a cue and the junction where it is needed."""
+    """A corridor of noise between a cue and the junction."""
 
     def __init__(self, corridor: int = 16) -> None:
         self.corridor = corridor
@@ -41,14 +41,14 @@ class Maze(gymnasium.Env[Seen, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Seen, dict[str, Any]]:
-        """Begin a new episode with a new cue."""
+        """Start a new episode with a new cue."""
         super().reset(seed=seed)
         self._step = 0
         self._side = LEFT if self.np_random.random() < 0.5 else RIGHT
         return self._look(), {}
 
     def step(self, action: np.int64) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
-        """Roll on; at the junction the episode ends."""
+        """Move one step; the episode ends at the junction."""
         if self._step == self.corridor + 1:
             right = action == self._side
             return self._look(), 1.0 if right else -1.0, True, False, {}

@@ -1,11 +1,12 @@
-"""A policy that remembers: a stack of causal layers over what was seen so far.
+"""A policy with memory: a stack of causal layers over past observations.
 
     h_t = stack(W o_1, ..., W o_t)        action ~ softmax(A h_t)        value = v . h_t
 
-An episode of at most `max_positions` steps is read at once: acting appends one observation to a
-cache, training reads all in one pass. A longer one is read in segments of that many steps. Of those
-before, every layer keeps its last `memory` inputs, into which no gradient flows (Transformer-XL,
-`outrider.torch.nn.stack.memory`). Either way acting and training compute the same numbers.
+An episode of at most `max_positions` steps is one sequence: acting appends one observation to a
+cache, training computes all steps in one pass. A longer one is split into segments of that many
+steps. Every layer keeps its last `memory` inputs of earlier segments, without gradient
+(Transformer-XL, `outrider.torch.nn.stack.memory`). In both cases acting and training compute the
+same numbers.
 """
 
 from dataclasses import dataclass
@@ -24,12 +25,12 @@ __all__ = ["Policy", "Reading"]
 
 @dataclass
 class Reading:
-    """Where episodes stand that are read in segments."""
+    """The state of episodes that are read in segments."""
 
     memory: Memory
-    """Of the segments before."""
+    """Memory of earlier segments."""
     seen_BTC: Tensor
-    """The segment that has begun."""
+    """Observations of the current segment."""
 
 
 class Policy(nn.Module):
@@ -44,13 +45,13 @@ class Policy(nn.Module):
         self.actor = nn.Linear(config.hidden_size, actions)
         self.critic = nn.Linear(config.hidden_size, 1)
         self.apply(init_weights)
-        for head in (self.actor, self.critic):  # at first every action is as good as another
+        for head in (self.actor, self.critic):  # at the start all actions are about equally likely
             nn.init.normal_(head.weight, std=0.01)
 
     def forward(self, seen_BTC: Tensor) -> tuple[Tensor, Tensor]:
-        """Read whole episodes: logits of the actions, [B, T, A], and values, [B, T].
+        """Run whole episodes: logits of the actions, [B, T, A], and values, [B, T].
 
-        Segments remember each other, but gradients stop between them.
+        Segments have a memory of earlier ones, without gradient.
         """
         rows, steps, _ = seen_BTC.shape
         if steps <= self.segment:
@@ -63,7 +64,7 @@ class Policy(nn.Module):
         return self._judge(torch.cat(hidden, dim=1))
 
     def open(self, rows: int, steps: int) -> DecoderState | Reading:
-        """Begin `rows` episodes of at most `steps` steps."""
+        """Start `rows` episodes of at most `steps` steps."""
         if steps > self.segment:
             nothing_B0C = self.look.weight.new_zeros(rows, 0, self.look.in_features)
             return Reading(Memory.empty(self.stack, rows, self.memory), nothing_B0C)
@@ -78,7 +79,7 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def extend(self, seen_BC: Tensor, state: DecoderState | Reading) -> tuple[Tensor, Tensor]:
-        """Take in one more observation of every episode: logits, [B, A], and values, [B]."""
+        """Add one observation to every episode: logits, [B, A], and values, [B]."""
         seen_B1C = seen_BC[:, None]
         if isinstance(state, Reading):
             hidden_B1D = self._read_again(seen_B1C, state)
@@ -96,7 +97,7 @@ class Policy(nn.Module):
         return hidden_B1D
 
     def _read_again(self, seen_B1C: Tensor, state: Reading) -> Tensor:
-        """Read a segment from its beginning; when it is full, it is remembered."""
+        """Run a segment from its beginning; a full segment becomes the memory."""
         segment_BTC = torch.cat([state.seen_BTC, seen_B1C], dim=1)
         hidden_BTD, memory = self._read(segment_BTC, state.memory)
         if segment_BTC.shape[1] == self.segment:

@@ -5,7 +5,7 @@ Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347) on whole 
     ratio_t = p(a_t) / p_old(a_t)
     loss = -min(ratio_t A_t, clip(ratio_t, 1 - e, 1 + e) A_t) + c (v_t - R_t)^2 - b entropy_t
 
-with advantages A_t by the exponential average of Schulman et al. (2015, arXiv:1506.02438).
+with generalised advantages A_t (Schulman et al., 2015, arXiv:1506.02438).
 
 python examples/memory-rl/train.py --json memory.json --png memory.png
 python examples/memory-rl/train.py --segment 6 --json segments.json --png segments.png
@@ -34,32 +34,32 @@ from outrider.torch.models import LanguageModelConfig
 HERE = Path(__file__).parent
 MODELS = ("transformer", "gtrxl", "gtrxl-closed")
 SEGMENTED = ("transformer", "gtrxl")
-"""Those that are compared with and without a memory of earlier segments."""
+"""Models compared with and without a memory of earlier segments."""
 SOLVED = 0.95
-"""Share of right turns in the last tenth of the updates that counts as solved."""
+"""A run counts as solved from this share of right turns in the last tenth of the updates."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The task and how it is learned."""
+    """The task and the training settings."""
 
     corridor: int = 16
     updates: int = 120
     episodes: int = 64
-    """Played at once, for one update."""
+    """Parallel episodes per update."""
     epochs: int = 3
-    """Passes over them."""
+    """Passes over the episodes."""
     rate: float = 3e-3
     clip: float = 0.2
     discount: float = 0.99
     trace: float = 0.95
-    """How slowly the average of the advantage forgets."""
+    """Decay of the advantage estimate (lambda)."""
     entropy: float = 0.01
     critic: float = 0.5
 
 
 class Episodes(NamedTuple):
-    """What was seen, done and earned."""
+    """Observations, actions and rewards."""
 
     seen_BTC: Tensor
     action_BT: Tensor
@@ -69,7 +69,7 @@ class Episodes(NamedTuple):
 
 
 def read_model(name: str, changes: dict[str, int] | None = None) -> tuple[str, LanguageModelConfig]:
-    """Read a YAML file: the model's name and its config, with some keys changed."""
+    """Read a YAML file with changed keys: the model's name and config."""
     spec = yaml12.parse((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
     model = spec["model"] | (changes or {})
     check_keys(LanguageModelConfig, model, prefix="model.")
@@ -77,7 +77,7 @@ def read_model(name: str, changes: dict[str, int] | None = None) -> tuple[str, L
 
 
 def play(policy: Policy, mazes: VectorEnv[Any, Any, Any], steps: int, device: str) -> Episodes:
-    """Play one episode in every maze; all have as many steps."""
+    """Play one episode in every maze; all have the same number of steps."""
     seen, _ = mazes.reset()
     state = policy.open(len(seen), steps)
     columns: list[tuple[Tensor, ...]] = []
@@ -93,7 +93,7 @@ def play(policy: Policy, mazes: VectorEnv[Any, Any, Any], steps: int, device: st
 
 
 def advantages(value_BT: Tensor, reward_BT: Tensor, settings: Settings) -> Tensor:
-    """How much better each step went than was expected; episodes end with their last step."""
+    """Generalised advantages; episodes end with their last step."""
     steps = value_BT.shape[1]
     advantage_BT = torch.zeros_like(value_BT)
     later_B, next_B = torch.zeros_like(value_BT[:, 0]), torch.zeros_like(value_BT[:, 0])
@@ -105,7 +105,7 @@ def advantages(value_BT: Tensor, reward_BT: Tensor, settings: Settings) -> Tenso
 
 
 def loss_of(policy: Policy, played: Episodes, advantage_BT: Tensor, settings: Settings) -> Tensor:
-    """The clipped objective, the critic's error, and a reward for trying things."""
+    """The clipped objective, the critic's error, and the entropy bonus."""
     logits_BTA, value_BT = policy(played.seen_BTC)
     choice = Categorical(logits=logits_BTA)
     ratio_BT = (choice.log_prob(played.action_BT) - played.log_prob_BT).exp()
@@ -117,7 +117,7 @@ def loss_of(policy: Policy, played: Episodes, advantage_BT: Tensor, settings: Se
 
 
 def learn(config: LanguageModelConfig, settings: Settings, seed: int, device: str) -> list[float]:
-    """Train one policy; return the share of right turns, update by update."""
+    """Train one policy; return the share of right turns by update."""
     torch.manual_seed(seed)
     policy = Policy(config, CHANNELS, ACTIONS).to(device)
     optimizer = torch.optim.Adam(policy.parameters(), lr=settings.rate)
@@ -142,7 +142,7 @@ def learn(config: LanguageModelConfig, settings: Settings, seed: int, device: st
 def measure(
     name: str, settings: Settings, seeds: int, device: str, changes: dict[str, int]
 ) -> dict[str, Any]:
-    """Train one kind of policy from several seeds at one learning rate."""
+    """Train one kind of policy with several seeds at one learning rate."""
     title, config = read_model(name, changes)
     told = ", ".join([title, *(f"{key} {value}" for key, value in changes.items())])
     start = time.process_time()
@@ -170,7 +170,7 @@ def at_end(curve: list[float]) -> float:
 
 
 def main() -> None:
-    """Train, compare, draw."""
+    """Train, compare and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smoke test: a few short runs")
     parser.add_argument("--seeds", type=int, default=6)
@@ -197,7 +197,7 @@ def main() -> None:
 
 
 def plan(arguments: argparse.Namespace) -> list[tuple[str, float, dict[str, int]]]:
-    """List what to train: a model, a learning rate, and keys of its config to change."""
+    """List the trainings: a model, a learning rate, and changed config keys."""
     segment = arguments.segment
     if segment is None:
         if arguments.memory is not None:

@@ -1,8 +1,8 @@
-"""What the commonest target of training scores when it is given as every answer.
+"""Score of the most frequent training target, given as every answer.
 
     python examples/pairs/baseline.py runs/questions/text --metric exact_match,token_f1
 
-What a model scores beyond it, it has read in the source.
+A model with a higher score uses its source.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from outrider.evaluation.metrics import score
 
 
 def main() -> None:
-    """Score and print."""
+    """Print the score."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="output folder of a pair generator")
     parser.add_argument(

@@ -1,7 +1,6 @@
-"""Pictures of two coloured shapes, pixel by pixel, and a sentence that describes each.
+"""Pictures of two coloured shapes as pixels, with a sentence that describes each.
 
-A picture is 10 rows of 10 pixels, each one word that names its colour; the model is not told where
-a row ends.
+A picture has 10 rows of 10 pixels, each a word that names its colour; rows are not marked.
 """
 
 import random
@@ -20,12 +19,12 @@ SHAPES = {
 
 
 def draw(dice: random.Random) -> Pair:
-    """Paint two shapes that do not touch."""
+    """Draw two shapes that do not touch."""
     while True:
         places = [(dice.randint(0, SIDE - SIZE), dice.randint(0, SIDE - SIZE)) for _ in range(2)]
         (y1, x1), (y2, x2) = places
         beside, below = abs(x1 - x2) > SIZE, abs(y1 - y2) > SIZE
-        if beside != below:  # one of the two, so that there is one way to say it
+        if beside != below:  # side by side or one above the other: exactly one description
             break
     named = [(dice.choice([*COLOURS]), dice.choice([*SHAPES])) for _ in range(2)]
     order = sorted(range(2), key=lambda at: places[at][1 if beside else 0])

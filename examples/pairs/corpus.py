@@ -1,4 +1,4 @@
-"""What the makers of example pairs share: dice, and files of sources and targets."""
+"""Shared code of the example pairs: random generation, and files of sources and targets."""
 
 import argparse
 import random
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 TRAIN, TEST = 8000, 500
-"""Pairs, where a task does not ask for another number."""
+"""Default numbers of pairs."""
 Pair = tuple[str, str]
 
 
 def write(folder: Path, train: Iterable[Pair], test: Iterable[Pair]) -> None:
-    """Write train.tsv, and test.source and test.target, line by line."""
+    """Write train.tsv, test.source and test.target, line by line."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "train.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in train), "utf-8")
     rows = list(test)
@@ -20,7 +20,7 @@ def write(folder: Path, train: Iterable[Pair], test: Iterable[Pair]) -> None:
 
 
 def make(what: str, draw: Callable[[random.Random], Pair], *, train: int = TRAIN) -> None:
-    """Draw pairs, none of the test among those of training, and write them to --out."""
+    """Generate distinct training and test pairs, and write them to --out."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     out = parser.parse_args().out

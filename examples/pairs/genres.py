@@ -1,8 +1,8 @@
-"""Sentences of real Chinese texts, and which kind of text each is from.
+"""Sentences of Chinese texts, with the genre of each text.
 
     python examples/pairs/genres.py --text CORPORA/zh_text --out runs/genres/text
 
-`--text` is a folder of gzipped files, one sentence a line.
+`--text` is a folder of gzipped files, one sentence per line.
 """
 
 import argparse
@@ -22,11 +22,11 @@ KINDS = {
 }
 EACH, TEST = 2500, 100
 LONGEST = 120
-"""Characters of a sentence."""
+"""Length of a sentence in characters."""
 
 
 def sentences(path: Path, dice: random.Random) -> list[str]:
-    """Different sentences of a file, none of them very short or long."""
+    """Distinct sentences of a file, within the length limits."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         found = {line.strip().replace("\t", " ") for line in file}
     kept = sorted(line for line in found if 6 <= len(line) <= LONGEST)
@@ -34,7 +34,7 @@ def sentences(path: Path, dice: random.Random) -> list[str]:
 
 
 def main() -> None:
-    """Write as many sentences of each kind."""
+    """Write the same number of sentences of each kind."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", type=Path, required=True, help="folder with the files")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")

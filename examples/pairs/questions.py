@@ -1,6 +1,6 @@
-"""Little stories and a question about each, in the manner of bAbI (Weston et al., 2015).
+"""Short stories with a question, similar to bAbI (Weston et al., 2015).
 
-Where somebody is, one sentence says; where a thing is, two sentences say together.
+The place of a person follows from one sentence, the place of a thing from two.
 """
 
 import random
@@ -14,7 +14,7 @@ WALKS = ("went to the", "walked to the", "moved to the")
 
 
 def draw(dice: random.Random) -> Pair:
-    """Make a story up, and ask for what it says."""
+    """Generate a story, a question and its answer."""
     place = {who: dice.choice(PLACES) for who in dice.sample(PEOPLE, dice.randint(2, 4))}
     holder = {thing: dice.choice([*place]) for thing in dice.sample(THINGS, dice.randint(0, 2))}
     lines = [f"{who} {dice.choice(WALKS)} {where}." for who, where in place.items()]

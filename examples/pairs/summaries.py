@@ -1,7 +1,7 @@
-"""Reports of football matches, and what happened in one sentence.
+"""Reports of football matches, each with a summary in one sentence.
 
-A summary says who won, by how much and who scored first: none of it stands in one place of the
-report, and most of the report does not matter.
+A summary names the winner, the result and the first scorer: these are distributed over the report,
+and most of the report is irrelevant.
 """
 
 import random
@@ -26,7 +26,7 @@ GOAL = (
 
 
 def draw(dice: random.Random) -> Pair:
-    """Make a match up."""
+    """Generate a match."""
     home, away = dice.sample(TEAMS, 2)
     goals = [(dice.choice((home, away)), dice.choice(PLAYERS)) for _ in range(dice.randint(0, 4))]
     events = [
@@ -39,7 +39,7 @@ def draw(dice: random.Random) -> Pair:
 
 
 def _among(dice: random.Random, goals: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Put things that do not matter between the goals."""
+    """Insert irrelevant events between the goals."""
     events = [*goals]
     for _ in range(dice.randint(2, 6)):
         events.insert(dice.randint(0, len(events)), ("", ""))

@@ -1,7 +1,7 @@
-"""Write the tiny English-German corpus of the quickstart: sentences from a grammar of our own.
+"""Write the tiny English-German corpus of the quickstart: sentences from a small grammar.
 
-It is small, but not a word-by-word substitution: German nouns have genders, articles and adjectives
-agree with them, verbs move in questions and after an adverb, and "does not" has no word of its own.
+It is not a word-by-word substitution: German nouns have genders, articles and adjectives agree with
+them, verbs move in questions and after an adverb, and "does not" has no single translation.
 """
 
 import random
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Noun(NamedTuple):
-    """A noun with the gender its articles and adjectives follow."""
+    """A noun with its gender."""
 
     english: str
     german: str
@@ -118,7 +118,7 @@ def main() -> None:
 
 
 def write(path: Path, lines: list[str]) -> None:
-    """Write one line each."""
+    """Write one item per line."""
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 

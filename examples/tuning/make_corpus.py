@@ -1,11 +1,11 @@
-"""Cut some sources out of a parallel corpus and split them into train, valid and test.
+"""Extract some sources from a parallel corpus and split them into train, valid and test.
 
     python make_corpus.py CORPORA/en_zh_parallel OUT [--source python-docs react:5000]
 
-The folder holds `train.en.gz`, `train.zh.gz` and `train.source.gz`, which names the source of each
-line; `react:5000` takes the first 5,000 pairs of one. All pairs with the same English text fall
-into the same split, by a checksum of that text, so no test sentence was seen in training and the
-split is the same on every machine.
+The folder contains `train.en.gz`, `train.zh.gz` and `train.source.gz`, which names the source of
+each line; `react:5000` takes the first 5,000 pairs of a source. All pairs with the same English
+text are in the same split, chosen by a checksum of that text, so no test sentence occurs in
+training and the split is the same on every machine.
 """
 
 import argparse
@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SHARE = 50
-"""One text in so many is for validation, and one for the test."""
+"""One text in this many is for validation, and one for the test."""
 
 
 def main() -> None:
-    """Write six files, and say how many pairs each split has."""
+    """Write six files, and print the number of pairs of each split."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("out", type=Path)
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def cut(corpus: Path, most: dict[str, int]) -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs of some sources by split, at most so many of each."""
+    """Return the pairs of some sources by split, limited per source."""
     left = dict(most)
     found: dict[str, list[tuple[str, str]]] = {"train": [], "valid": [], "test": []}
     names = {0: "valid", 1: "test"}

@@ -1,5 +1,5 @@
-// The WebAssembly engine of `lab/studies/bergamot.py`: lists of lines come in, texts and seconds go
-// out. Arguments: node_modules with @browsermt/bergamot-translator, and the folder of a model.
+// The WebAssembly engine of `lab/studies/bergamot.py`: reads lists of lines, writes texts and
+// seconds. Arguments: node_modules with @browsermt/bergamot-translator, and the folder of a model.
 import {cpSync, mkdtempSync, readFileSync, readdirSync, rmSync} from "node:fs";
 import {tmpdir} from "node:os";
 import {join, resolve} from "node:path";
@@ -7,7 +7,7 @@ import {createInterface} from "node:readline";
 import {Worker} from "node:worker_threads";
 
 const [modules, folder] = process.argv.slice(2).map((path) => resolve(path));
-// A copy, because the package says that its scripts are modules, which this one is not.
+// A copy, because the package declares its scripts as modules, but this one is not.
 const copy = mkdtempSync(join(tmpdir(), "bergamot-"));
 cpSync(join(modules, "@browsermt/bergamot-translator/worker"), copy, {recursive: true});
 const worker = new Worker(join(copy, "translator-worker.js"));

@@ -20,7 +20,7 @@ SMALL = {"train_length": 4, "test_lengths": [4, 8], "test_examples": 10}
 
 
 class Reverser(Translator):
-    """Turns short inputs round, and says one symbol more about the others."""
+    """Reverses its inputs; adds a wrong symbol to long ones."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.backend: Any = SimpleNamespace(max_length=limit)
@@ -35,7 +35,7 @@ class Reverser(Translator):
 
 
 class Continuer(Generator):
-    """Finishes lines: short ones rightly, longer ones without their end."""
+    """Completes lines: short ones correctly, longer ones without a line end."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.backend: Any = SimpleNamespace(max_length=limit)
@@ -54,7 +54,7 @@ def score(monkeypatch: pytest.MonkeyPatch, model: Translator | Generator) -> lis
 
 
 @pytest.mark.parametrize("kind", [Reverser, Continuer])
-def test_right_is_exactly_the_output_and_its_end(
+def test_only_the_exact_output_with_its_end_is_correct(
     monkeypatch: pytest.MonkeyPatch, kind: type[Reverser | Continuer]
 ) -> None:
     short, long = score(monkeypatch, kind())
@@ -85,7 +85,7 @@ def test_a_wrong_symbol_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Letters:
-    """A tokenizer of one token a letter."""
+    """A tokenizer of one token per letter."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[ord(letter) - 90 for letter in text] for text in texts]
@@ -93,7 +93,7 @@ class Letters:
 
 @pytest.mark.parametrize(("bias", "steps"), [(20.0, 1.0), (-20.0, 3.0)])
 @pytest.mark.parametrize("kind", ["seq2seq", "language_model"])
-def test_ponder_steps_are_those_of_the_encoder(kind: str, bias: float, steps: float) -> None:
+def test_ponder_steps_equal_those_of_the_encoder(kind: str, bias: float, steps: float) -> None:
     options: dict[str, Any] = {
         "depth": "shared",
         "position": "coordinate",

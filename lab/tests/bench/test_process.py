@@ -85,7 +85,7 @@ def test_ctrl_c_reaches_only_the_parent() -> None:
 
 
 def start_and_die(pipe: Connection, preload: tuple[str, ...] | None) -> None:
-    """A parent that is killed while its job is at work."""
+    """A parent that is killed while its job runs."""
     job = Job(say_who_and_sleep, preload=preload)
     pipe.send(job.receive())
     os.kill(os.getpid(), signal.SIGKILL)
@@ -97,8 +97,8 @@ def say_who_and_sleep(pipe: Connection) -> None:
 
 
 @pytest.mark.parametrize("preload", [None, ("outrider.errors",)])
-def test_a_job_ends_with_a_parent_that_is_killed(preload) -> None:
-    context = multiprocessing.get_context("spawn")  # not a Job: its own may have no children
+def test_a_job_ends_with_its_killed_parent(preload) -> None:
+    context = multiprocessing.get_context("spawn")  # not a Job, which may have no children
     ours, theirs = context.Pipe()
     parent = context.Process(target=start_and_die, args=(theirs, preload))
     parent.start()
@@ -113,7 +113,7 @@ def test_a_job_ends_with_a_parent_that_is_killed(preload) -> None:
 
 
 def is_running(process: int) -> bool:
-    """One that has ended may be there still, as long as nobody has asked how it ended."""
+    """Whether the process runs; an ended process exists until its exit status is read."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -35,12 +35,12 @@ def gradients() -> ModuleType:
 
 
 def run(module: ModuleType, folder: Path, *arguments: str) -> dict:
-    """Run a script's main; return the JSON it wrote beside a picture."""
+    """Run a script's main; return the JSON that it writes beside a picture."""
     picture, result = folder / "out.png", folder / "out.json"
     with pytest.MonkeyPatch.context() as patch:
         files = ["--png", str(picture), "--json", str(result)]
         patch.setattr(sys, "argv", ["script", *arguments, *files])
-        # Those who run after this get back what a script has changed for its process.
+        # Restore settings of the process that a script changes.
         patch.setattr(torch, "set_num_threads", lambda _: None)
         patch.setattr(torch, "set_flush_denormal", lambda _: None)
         module.main()
@@ -63,8 +63,8 @@ def test_gradients_at_toy_size(gradients: ModuleType, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["FAST", "dot product", "LSTM"])
-def test_gradients_are_those_of_a_small_change(gradients: ModuleType, name: str) -> None:
-    """The norm at a place is the steepest slope of the loss as its embedding moves."""
+def test_gradients_equal_finite_differences(gradients: ModuleType, name: str) -> None:
+    """The norm at a position is the steepest slope of the loss when its embedding changes."""
     torch.manual_seed(0)
     model = gradients.MODELS[name]().double()
     tokens, answer = gradients.batch(1, 7, torch.Generator().manual_seed(0))
@@ -100,7 +100,7 @@ def test_gamma_at_toy_size(tmp_path: Path) -> None:
 
 
 def test_share_of_skipped_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All letters were seen a hundred times but `t`: it goes where more than one is asked for."""
+    """Every letter has a count of 100, except `t` with 1: a threshold above 1 leaves it out."""
     folder = save_translator(tmp_path / "model", drafter=False, skip={"below": 0.0005})
     model = load_model(folder)
     assert model.router is not None
@@ -126,7 +126,7 @@ def test_share_of_skipped_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Path:
-    """A language model whose LSTM names every token."""
+    """A language model whose LSTM drafter has all tokens as candidates."""
     folder = save_language_model(tmp_path / "model", core="gru", position="none", drafter=False)
     torch.manual_seed(0)
     parts = {"core": "lstm", "candidates": 64, "block": 6, "train_block": 4}
@@ -152,7 +152,7 @@ def test_gamma_of_text_at_toy_size(writer: Path, tmp_path: Path) -> None:
 
 
 def test_gamma_of_text_mixes_the_two_halves(writer: Path) -> None:
-    """What every half knows of a token, written out; nothing of a block reaches its own p_NAR."""
+    """The probabilities of both halves; p_NAR does not depend on tokens within its block."""
     gamma, model = script("gamma"), outrider.load(writer, dtype="float32")
     ids = model.tokenizer.encode(TEXT[2])
     given = [gamma.Passage(ids[:4], ids[4:10]), gamma.Passage(ids[5:9], ids[9:15])]
@@ -172,7 +172,7 @@ def test_gamma_of_text_mixes_the_two_halves(writer: Path) -> None:
     assert sum(places) / 3 == pytest.approx(math.log(half["perplexity"]))
 
 
-def test_gamma_of_text_asks_for_what_it_needs(writer: Path, tmp_path: Path) -> None:
+def test_gamma_of_text_names_missing_options(writer: Path, tmp_path: Path) -> None:
     gamma, text = script("gamma"), str(tmp_path / "text.txt")
     Path(text).write_text("\n".join(TEXT), encoding="utf-8")
     with pytest.raises(SystemExit, match="give --text and --judge"):
@@ -186,7 +186,7 @@ def test_gamma_of_text_asks_for_what_it_needs(writer: Path, tmp_path: Path) -> N
         run(gamma, tmp_path, str(writer), *files, "--prompt", "4", "--new-tokens", "6")
 
 
-def test_busy_neighbour_measures_each_setting_alone_and_beside_a_loop(
+def test_busy_neighbour_measures_each_setting_alone_and_with_a_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study, seen = script("busy_neighbour"), []

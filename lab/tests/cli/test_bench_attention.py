@@ -1,4 +1,4 @@
-"""`outrider lab bench attention` through the real command line, on a sweep of a few tokens."""
+"""`outrider lab bench attention` on the command line, with a few tokens."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_it_measures_prints_writes_and_draws(command, tmp_path, monkeypatch) -> 
 
 
 @pytest.mark.parametrize("kinds", ["slidng", "sliding,nothing"])
-def test_an_unknown_kind_is_one_line(command, kinds) -> None:
+def test_an_unknown_kind_gives_one_line(command, kinds) -> None:
     code, _, err = command("lab", "bench", "attention", "--kinds", kinds)
     assert code == 2
     assert "--kinds: unknown" in err
@@ -48,7 +48,7 @@ def test_other_kinds_can_be_kept(command, tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "no json", "{}"])
-def test_nothing_to_keep_is_one_line(command, content, tmp_path) -> None:
+def test_nothing_to_keep_gives_one_line(command, content, tmp_path) -> None:
     result = tmp_path / "a.json"
     if content is not None:
         result.write_text(content, encoding="utf-8")

@@ -56,7 +56,7 @@ def test_two_engines_are_measured_and_compared(
     assert f"wrote {written['json']}" in said.err
 
 
-def test_every_engine_is_kept_to_an_instruction_set(
+def test_every_engine_is_restricted_to_an_instruction_set(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     native = pytest.importorskip("outrider.backends.native", reason="needs the native core")
@@ -83,7 +83,7 @@ def test_one_set_for_all_engines() -> None:
     }
 
 
-def test_mistakes_are_named(
+def test_invalid_options_are_named(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def error(*options: object, model: Path = folder) -> str:
@@ -107,5 +107,5 @@ def test_mistakes_are_named(
     assert "is a language model; bench decode needs" in error(model=lm)
 
 
-def test_our_own_sentences_are_many_and_different() -> None:
+def test_the_built_in_sentences_are_distinct() -> None:
     assert len(set(SENTENCES)) == 64

@@ -1,4 +1,4 @@
-"""`outrider lab compare` through the real command line."""
+"""`outrider lab compare` on the command line."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_it_trains_prints_writes_and_draws(command, config: Path, tmp_path: Path
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_failed_model_is_named_and_the_exit_code_says_so(
+def test_a_failed_model_is_named_and_sets_the_exit_code(
     command, config: Path, tmp_path: Path
 ) -> None:
     options = [f"--set=task.{setting}" for setting in SMALL]
@@ -86,7 +86,7 @@ def test_a_failed_model_is_named_and_the_exit_code_says_so(
         (("--steps=2", "--data=x"), "--data: has no effect on copy"),
     ],
 )
-def test_user_error_is_one_line(command, config: Path, options, message: str) -> None:
+def test_user_errors_give_one_line(command, config: Path, options, message: str) -> None:
     code, _, err = command("lab", "compare", config, "--task=copy", *options)
     assert code == 2
     assert f"outrider: {message}" in err

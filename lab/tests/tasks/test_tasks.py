@@ -27,7 +27,7 @@ def small(name: str, **changes: object) -> SequenceTask:
 
 
 def value_of(text: str) -> int:
-    """A ListOps expression by rewriting its innermost list until one digit is left."""
+    """Evaluate a ListOps expression by rewriting innermost lists until one digit remains."""
     rules = {
         "X": lambda row: row[-1],
         "N": lambda row: row[0],
@@ -50,7 +50,7 @@ def recalled(source: str) -> str:
 
 
 def added(source: str) -> str:
-    """Add digit by digit, carrying by hand."""
+    """Add digit by digit with a carry."""
     left, right = source.split("+")
     carry, digits = 0, ""
     for place in range(max(len(left), len(right))):
@@ -88,15 +88,15 @@ def test_an_example_has_its_length_and_the_right_output(name: str, length: int, 
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_examples_are_drawn_the_same_way_every_time(name: str) -> None:
+def test_examples_are_reproducible(name: str) -> None:
     assert list(small(name).examples("train")) == list(small(name).examples("train"))
     assert small(name).tests() == small(name).tests()
     assert small(name).tests() != small(name, seed=1).tests()
     assert list(small(name).examples("train"))[:10] != list(small(name).examples("valid"))
 
 
-def test_the_first_examples_stay_what_they_are() -> None:
-    """The seed decides, not the version of Python or of a library."""
+def test_the_first_examples_do_not_change() -> None:
+    """The examples depend on the seed only, not on the version of Python or of a library."""
     assert next(small("copy").examples("train")) == Example(*["574106555865"] * 2)
 
 
@@ -169,7 +169,7 @@ def test_a_text_is_divided_in_three(tmp_path: Path) -> None:
     assert [len(part) for part in parts[1:]] == [len(text) // 20] * 2
 
 
-def test_a_parallel_corpus_is_found_by_its_endings(tmp_path: Path) -> None:
+def test_a_parallel_corpus_is_found_by_its_suffixes(tmp_path: Path) -> None:
     for name in ("train", "valid", "test_2016"):
         for ending in ("en", "de"):
             (tmp_path / f"{name}.{ending}").write_text("a\n")
@@ -216,12 +216,12 @@ def test_a_parallel_corpus_of_a_run_config(tmp_path: Path) -> None:
         ("translation", {}, "--data: is required for the task translation"),
     ],
 )
-def test_mistakes_are_named(name: str, values: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_named(name: str, values: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_task(name, values)
 
 
-def test_keys_are_drawn_from_as_many_letters_as_are_given() -> None:
+def test_keys_are_drawn_from_the_given_number_of_letters() -> None:
     task = small("recall", keys=5)
     drawn = {symbol for n in range(99) for symbol in task.draw(Random(n), 12).source}
     assert drawn & set(ascii_lowercase) == set("abcde")

@@ -2,7 +2,7 @@
 
     52+81 -> 34        25 + 18 = 43
 
-The units come first, so a sum can be computed in the order in which it is written.
+The units come first, so the sum can be computed from left to right.
 """
 
 from random import Random

@@ -56,7 +56,7 @@ class Task(TaskBase):
         self._section, self._test = (self._from_folder if from_folder else self._from_run)(data)
 
     def write(self, folder: Path) -> None:
-        """Nothing: the corpus is read in place."""
+        """Write nothing: the corpus is read in place."""
 
     def section(self, folder: Path, model_type: str) -> dict[str, Any]:
         """Return the `data` section of the corpus."""

@@ -41,7 +41,7 @@ def test_a_tiny_grid_is_measured_point_by_point() -> None:
     assert found["points"][0]["forward_seconds"] > 0
     assert "peer_training_seconds" not in found["points"][2]
     assert set(found["short"]) == {"32", "64"}
-    # a window of 255 tokens and the slack of 64, keys and values, 2 heads of 8 numbers of 4 bytes
+    # window of 255 tokens + slack of 64, keys and values, 2 heads of 8 float32 numbers
     assert found["cache_bytes_64k"] == (255 + 64) * 2 * 2 * 8 * 4
     assert result["kinds"]["causal"]["cache_bytes_64k"] == 65_536 * 2 * 2 * 8 * 4
     assert found["speedup_16k"] is None
@@ -57,7 +57,7 @@ def test_a_point_that_would_take_too_long_is_left_out() -> None:
     assert heard[-1] == "causal at 1,073,741,824: left out, it would take too long"
 
 
-def test_a_failing_point_says_which() -> None:
+def test_a_failing_point_is_named() -> None:
     bad = replace(TINY, lengths=(64,), short=(), heads=-1)
     with pytest.raises(RuntimeError, match="causal at 64 tokens failed"):
         measure_scaling([], bad)
@@ -92,7 +92,7 @@ def test_figures_follow_their_definitions() -> None:
     assert found["short"] == {"1024": pytest.approx(1.111), "2048": pytest.approx(0.889)}
 
 
-def test_a_slope_is_that_of_a_power() -> None:
+def test_the_slope_of_a_power_is_its_exponent() -> None:
     points = [{"length": n, "x": 3e-9 * n**1.5} for n in (1024, 4096, 65536)]
     assert fit_slope(points, "x") == pytest.approx(1.5)
     assert fit_slope(points[:1], "x") is None
@@ -134,7 +134,7 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
         measure_memory(Broken(one.build().config, causal=True, shape=one.build().shape), one)
 
 
-def test_a_point_knows_which_way_was_taken() -> None:
+def test_a_point_records_whether_it_was_dense() -> None:
     assert measure_point(setting("sliding", 64, heads=2, width=8))["dense"]
     long = replace(setting("sliding", 600, heads=2, width=8), options={"window": 4})
     assert not measure_point(long)["dense"]

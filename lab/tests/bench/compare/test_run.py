@@ -1,4 +1,4 @@
-"""Comparisons end to end on tiny models: trained, resumed, left out, or failed with a reason."""
+"""Comparisons end to end on tiny models: trained, resumed, skipped or failed with a reason."""
 
 import io
 import json
@@ -95,7 +95,7 @@ def test_two_models_are_trained_and_the_others_are_named(
     assert all(0 <= point["value"] <= 1 for point in run["scores"]["points"])
     assert pairs["settings"]["train"]["patience"] == 0, "nobody may stop early"
     assert lines["settings"]["model"]["layers"] == 1
-    # 3 lines of 5 symbols, =, 5 symbols and an end are 36 positions; 9 symbols, twice, fit.
+    # 3 lines of 5 symbols, =, 5 symbols and an end need 36 positions; 2 * 9 symbols fit.
     assert learned["summary"]["points"][1]["value"] is not None
     heads, rows = table(result)
     assert heads[:5] == ("model", "parameters", "loss", "right at 5", "right at 9")
@@ -142,7 +142,7 @@ def test_interrupted_comparison_resumes(
     assert peaks_found == [15, 70], "memory is that of the start that trained"
     assert "seeds that learn" in table(result)[0]
     for outcome in (tmp_path / "runs").rglob("comparison.json"):
-        outcome.unlink()  # as if killed after the last update
+        outcome.unlink()  # as after a kill at the last update
     result = compare([configs["pairs"]], settings)
     assert [run["peak_bytes"] for run in result["models"][0]["runs"]] == [None, None]
     assert [run["cpu_seconds"] for run in result["models"][0]["runs"]] == [None, None]
@@ -163,7 +163,7 @@ def test_training_process_reports_a_crash(configs: dict[str, Path], tmp_path: Pa
     assert "seed 1: train.learning_rate: the loss became" in model["messages"][0]
 
 
-def test_minutes_end_at_a_checkpoint_after_them(configs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_time_budget_ends_at_a_checkpoint(configs: dict[str, Path], tmp_path: Path) -> None:
     budget = Budget(minutes=0.002)
     small = ("train.save_every=2", "train.evaluate_every=2")
     result = compare([configs["pairs"]], comparison(tmp_path, budget=budget, overrides=small))
@@ -179,10 +179,8 @@ def test_minutes_end_at_a_checkpoint_after_them(configs: dict[str, Path], tmp_pa
         )
 
 
-def test_a_model_of_the_wrong_size_is_told_for_each_seed(
-    configs: dict[str, Path], tmp_path: Path
-) -> None:
-    """A key that changed since the run was started is an error of that run, not of the command."""
+def test_a_changed_key_is_an_error_of_the_run(configs: dict[str, Path], tmp_path: Path) -> None:
+    """A key that changed after the run was started is an error of that run, not of the command."""
     compare([configs["pairs"]], comparison(tmp_path))
     changed = comparison(tmp_path, overrides=("train.learning_rate=0.5",))
     (model,) = compare([configs["pairs"]], changed)["models"]
@@ -192,7 +190,7 @@ def test_a_model_of_the_wrong_size_is_told_for_each_seed(
     assert compare([configs["pairs"]], anew)["models"][0]["status"] == "trained"
 
 
-def test_corpora_of_ones_own(configs: dict[str, Path], tmp_path: Path) -> None:
+def test_custom_corpora(configs: dict[str, Path], tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     lines = [f"{word} {other}" for word in ("one", "two", "six") for other in ("cat", "dog", "cow")]
@@ -278,7 +276,7 @@ def test_seeds_are_summarised() -> None:
     assert summarise([run(0.2, 0.95)], trained_length=5)["learned"] == 0.0
 
 
-def test_the_time_of_the_processor_is_shown_if_all_have_it() -> None:
+def test_cpu_time_is_shown_if_all_models_have_it() -> None:
     def model(*times: float | None) -> dict[str, Any]:
         runs = [run(1.0, cpu_seconds=time) for time in times]
         summary = summarise(runs, trained_length=10)

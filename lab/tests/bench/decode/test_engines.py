@@ -1,4 +1,4 @@
-"""The engines of the decode benchmark write the same from the same weights."""
+"""The engines of the decode benchmark give the same output from the same weights."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return drafted.save_translator(folder, ctc=True, norm="post", logits_bias=True)
 
 
-def test_all_write_the_same_texts(folder: Path) -> None:
+def test_all_engines_write_the_same_texts(folder: Path) -> None:
     pytest.importorskip("ctranslate2", reason="install outrider[peers] to test peers")
     names = ["outrider-torch", "ctranslate2-float32", "transformers"]
     with plan_engines(folder, names, [1], shallow=folder) as (plans, missing):
@@ -46,7 +46,7 @@ def test_int8_is_close(folder: Path) -> None:
         assert len(build_engine(plans[0]).translate(TEXTS, "ar").texts) == len(TEXTS)
 
 
-def test_the_native_core_drafts_what_it_would_write(folder: Path) -> None:
+def test_tandem_on_the_native_core_equals_greedy(folder: Path) -> None:
     pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
     with plan_engines(folder, ["outrider-native-int8", "outrider-native-float32"], [1]) as (
         plans,
@@ -94,7 +94,7 @@ def test_unsupported_modes_are_reported(tmp_path: Path, monkeypatch: pytest.Monk
 def test_engines_that_cannot_be_planned_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = drafted.save_translator(tmp_path / "pre")  # pre-norm: no Marian model
+    folder = drafted.save_translator(tmp_path / "pre")  # pre-norm, unlike Marian models
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with plan_engines(folder, ENGINES, [1, 2], slow_once=True) as (plans, missing):
         assert [(plan.name, plan.threads) for plan in plans] == [

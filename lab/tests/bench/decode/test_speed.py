@@ -22,7 +22,7 @@ LENGTHS = [number * 7 % 40 for number in range(40)]
 
 
 class PretendWorker:
-    """Takes `cost` seconds for a sentence without taking any time."""
+    """Reports `cost` seconds per sentence without waiting."""
 
     def __init__(self, plan: EnginePlan, log: list[tuple[str, int]]) -> None:
         self.plan = plan
@@ -71,7 +71,7 @@ def run_(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_settings_name_what_is_measured() -> None:
+def test_settings_list_the_measurements() -> None:
     both = ("sorted", "unsorted")
     assert settings([1, 8], both, [1, 2], all_threads=False) == [
         Setting(1, "unsorted", (1, 2)),
@@ -86,7 +86,7 @@ def test_engines_take_turns_and_the_first_one_changes(run_, monkeypatch) -> None
     monkeypatch.setattr(module, "_TURN", 20)
     found, log = run_(["a", "b"], Setting(1, "unsorted", (1,)), repeats=2)
     plain = [name for name, count in log if count == 20]
-    # Both do two modes; each pass takes two turns. The warm-up is one turn of 40.
+    # Both engines have two modes; each pass takes two turns. The warm-up is one turn of 40.
     assert plain == ["a", "a", "b", "b"] * 2 + ["a", "b", "b", "a"] * 2
     assert [(one.plan.name, one.mode) for one in found.measured] == [
         *[("a", "ar"), ("a", "assisted")],
@@ -98,7 +98,7 @@ def test_engines_take_turns_and_the_first_one_changes(run_, monkeypatch) -> None
         assert (one.load_seconds, one.peak_mib) == (0.5, 10.0)
 
 
-def test_what_cannot_be_measured_is_named_once(run_) -> None:
+def test_missing_engines_are_named_once(run_) -> None:
     chosen = [Setting(1, "unsorted", (1,)), Setting(8, "sorted", (1,))]
     found, _ = run_(["absent", "a", "fragile"], *chosen, repeats=1)
     assert found.missing == [
@@ -114,7 +114,7 @@ def test_what_cannot_be_measured_is_named_once(run_) -> None:
     assert ("fragile", 8, "ar") not in measured
 
 
-def test_slow_engines_decode_a_part_that_others_decode_too(run_) -> None:
+def test_slow_engines_decode_a_subset(run_) -> None:
     setting = Setting(1, "sorted", (1,))
     found, _ = run_(["slow", "a"], setting, repeats=1, limits=Limits(one_pass=10.5))
     slow, fast = found.measured[0], found.measured[2]
@@ -122,7 +122,7 @@ def test_slow_engines_decode_a_part_that_others_decode_too(run_) -> None:
     assert sorted(slow.batches) == list(range(0, 40, 4))
     assert slow.batches.items() <= fast.batches.items()
     found, _ = run_(["slow"], setting, repeats=1, limits=Limits(one_pass=0.1))
-    assert len(found.measured[0].batches) == 10  # never fewer than 8
+    assert len(found.measured[0].batches) == 10  # at least 8 sentences
 
 
 def test_late_settings_are_measured_once(run_) -> None:
@@ -131,7 +131,7 @@ def test_late_settings_are_measured_once(run_) -> None:
     assert [len(one.seconds) for one in found.measured] == [1, 1, 1]
 
 
-def test_an_expected_turn_is_a_reported_turn(run_) -> None:
+def test_all_expected_turns_are_reported(run_) -> None:
     turns, reported = [], []
     chosen = [Setting(1, "unsorted", (1,)), Setting(8, "unsorted", (1, 2))]
     run_(["a", "b"], *chosen, repeats=3, expect=turns.append, report=reported.append)
@@ -139,7 +139,7 @@ def test_an_expected_turn_is_a_reported_turn(run_) -> None:
     assert "batch 8, unsorted: b ar, 1 thread (repeat 3 of 3)" in reported
 
 
-def test_a_text_that_changes_is_noticed() -> None:
+def test_changing_texts_are_counted() -> None:
     plan = EnginePlan("a", "torch", Path())
     one = module.Measured(plan, "ar", Setting(2, "sorted", (1,)), 0.0, {0: [0, 1], 1: [2]})
     one.add(0, [0, 1], Answer([0.1, 0.1], [["a", "b"], ["c"]], 3, 1.0))
@@ -163,7 +163,7 @@ class _Dying:
 
 
 class _Pipe:
-    """The worker's end of a pipe, with what the parent says known from the start."""
+    """The worker's end of a pipe, with all messages of the parent prepared."""
 
     def __init__(self, *said: Any) -> None:
         self.said, self.heard = list(said), []
@@ -195,7 +195,7 @@ def test_a_worker_answers_until_its_pipe_is_closed(monkeypatch: pytest.MonkeyPat
     assert third.texts == []
 
 
-def test_a_process_that_dies_is_an_engine_that_failed() -> None:
+def test_a_dead_process_is_a_failed_engine() -> None:
     worker = Worker(EnginePlan("nothing", "ctranslate2", Path("no such folder")))
     try:
         assert worker.wait() is True
@@ -207,7 +207,7 @@ def test_a_process_that_dies_is_an_engine_that_failed() -> None:
 
 
 def test_settling_waits_for_threads_that_spin(monkeypatch: pytest.MonkeyPatch) -> None:
-    used = iter([0.0, 0.01, 0.01, 0.02, 0.02, 0.0201])  # before and after each look
+    used = iter([0.0, 0.01, 0.01, 0.02, 0.02, 0.0201])  # before and after each check
     looks: list[float] = []
     clock = SimpleNamespace(
         process_time=lambda: next(used), perf_counter=time.perf_counter, sleep=looks.append
@@ -215,6 +215,6 @@ def test_settling_waits_for_threads_that_spin(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(decode_worker, "time", clock)
     decode_worker._settle()
     assert len(looks) == 3
-    clock.process_time = iter(range(10**9)).__next__  # never rests
+    clock.process_time = iter(range(10**9)).__next__  # never idle
     monkeypatch.setattr(decode_worker, "_SETTLE", 0.02)
     decode_worker._settle()

@@ -1,4 +1,4 @@
-"""Rows, tables and the picture of the decode benchmark, from made-up measurements."""
+"""Rows, tables and the picture of the decode benchmark, from synthetic measurements."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ EIGHT = Setting(8, "sorted", (1,))
 def measured(
     name: str, *seconds: list[float], mode: str = "ar", threads: int = 1, **changes: Any
 ) -> Measured:
-    """Four sentences one by one; `seconds` are those of each repeat."""
+    """Four sentences one by one; `seconds` holds one value per repeat."""
     plan = EnginePlan(name, "torch", Path(), threads=threads)
     batches = {at: [at] for at, spent in enumerate(seconds[0]) if spent}
     one = Measured(plan, mode, ONE, load_seconds=0.25, batches=batches)
@@ -36,7 +36,7 @@ def rows(*measurements: Measured, references: list[str] | None = None) -> list[d
     return decode_rows(Speeds(list(measurements)), references)
 
 
-def test_speed_is_that_of_the_repeat_in_the_middle() -> None:
+def test_speed_is_that_of_the_median_repeat() -> None:
     (row,) = rows(measured("a", [1, 1, 1, 1], [2, 2, 2, 2], [9, 9, 9, 9]))
     assert row["sentences_per_second"] == 0.5
     assert row["tokens_per_second"] == 5.0
@@ -46,8 +46,8 @@ def test_speed_is_that_of_the_repeat_in_the_middle() -> None:
     assert row["best_threads"]
 
 
-def test_ratios_are_formed_within_a_repeat_on_what_both_decoded() -> None:
-    peer = measured("ctranslate2-int8", [2, 2, 2, 2], [8, 8, 8, 8])  # disturbed for a while
+def test_ratios_are_computed_per_repeat_on_common_batches() -> None:
+    peer = measured("ctranslate2-int8", [2, 2, 2, 2], [8, 8, 8, 8])  # disturbed by other load
     ours = measured("a", [0, 1, 0, 0.5], [0, 4, 0, 2])
     found = rows(peer, ours)
     assert found[0]["ratio_to_ctranslate2_int8"] == 1.0
@@ -55,7 +55,7 @@ def test_ratios_are_formed_within_a_repeat_on_what_both_decoded() -> None:
     assert found[1]["sentences"] == 2
 
 
-def test_the_best_is_compared_with_the_best() -> None:
+def test_best_settings_are_compared() -> None:
     found = rows(
         measured("ctranslate2-int8", [2, 2, 2, 2]),
         measured("ctranslate2-int8", [4, 4, 4, 4], threads=2),
@@ -78,7 +78,7 @@ def test_other_settings_are_not_compared() -> None:
     )
 
 
-def test_output_is_compared_with_ones_own_greedy_and_with_the_reference() -> None:
+def test_output_is_compared_with_own_greedy_and_the_reference() -> None:
     greedy = measured("a", [1, 1, 1, 1], texts={0: "p", 1: "q", 2: "r", 3: "s"})
     tandem = measured("a", [1, 1, 1, 1], mode="tandem", texts={0: "p", 1: "q", 2: "r", 3: "x"})
     unsteady = replace(tandem, unstable={0})
@@ -109,7 +109,7 @@ def time_split() -> TimeSplit:
     return seen
 
 
-def test_the_time_split_is_of_a_sentence() -> None:
+def test_the_time_split_is_per_sentence() -> None:
     (row,) = rows(measured("a", [1, 1, 1, 1], mode="tandem", time_split=time_split()))
     assert row["ratio_to_bare_engine"] == round(0.8 / 0.6, 3)
     expected = {"draft": 25.0, "encode": 25.0, "verify": 100.0, "loop": 50.0, "text": 50.0}
@@ -145,7 +145,7 @@ def result() -> dict[str, Any]:
     }
 
 
-def test_markdown_holds_every_setting_and_what_is_missing(result: dict[str, Any]) -> None:
+def test_markdown_lists_every_setting_and_missing_engines(result: dict[str, Any]) -> None:
     page = decode_markdown(result)
     assert "demo/en-de on A processor (avx2, amx_int8; 2 cores): 4 sentences, 1 repeat;" in page
     assert "ctranslate2 4.8." in page

@@ -1,4 +1,4 @@
-"""The jobs benchmark at toy size; both ways write the same."""
+"""The jobs benchmark at toy size; both variants write the same."""
 
 import json
 from contextlib import nullcontext
@@ -27,7 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways in this process, which takes no time to start."""
+    """Run both variants in this process, without start-up time."""
     for way in ("on_ray", "processes"):
         monkeypatch.setattr(measure, way, lambda start, **_: nullcontext(in_process(start())))
 
@@ -45,8 +45,8 @@ def test_the_command_writes_the_ratio(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_the_ratio_is_that_of_the_rounds(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([9, 9, 2, 1, 1, 4, 2, 3])  # a warm-up, then rounds of (ray, processes) or back
+def test_the_ratio_is_computed_per_round(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([9, 9, 2, 1, 1, 4, 2, 3])  # a warm-up, then (ray, processes) or the reverse
     original = measure._time
     monkeypatch.setattr(measure, "_time", lambda *given: original(*given) * 0 + next(seconds))
     place = {"rounds": 3, "rows": 20}

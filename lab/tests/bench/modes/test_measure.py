@@ -49,14 +49,14 @@ def test_every_mode_is_measured_at_every_batch_size(translator) -> None:
     assert exact["bleu"] == greedy["bleu"]
     assert exact["identical_share"] == 1.0
     assert len(exact["acceptance_by_position"]) == 6
-    # At gamma 1 only forbidden tokens are refused; this drafter of random weights guesses some.
+    # At gamma 1 only suppressed tokens are refused; this random drafter predicts some of them.
     first = [mode["acceptance_by_position"][0] for mode in result["modes"][1:6]]
     assert first[0] < 0.3 < 0.6 < first[-1]
     assert any("quality of tandem γ 0.25" in line for line in said)
     json.dumps(result)
 
 
-def test_a_wrong_token_in_the_timed_runs_costs_the_speed(translator, monkeypatch) -> None:
+def test_a_wrong_token_in_the_timed_runs_removes_the_speed(translator, monkeypatch) -> None:
     decode = module.decode
 
     def careless(backend, requests, config, **options):
@@ -112,7 +112,7 @@ def test_the_command_writes_json_and_png(folder, tmp_path: Path, capsys) -> None
     assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_picture_leaves_out_what_has_no_speed(tmp_path: Path) -> None:
+def test_the_picture_omits_modes_without_speed(tmp_path: Path) -> None:
     def mode(family: str, bleu: float, ratio: float | None, places: list[float]) -> dict:
         speed = [{"batch": 1, "ratio_to_greedy": ratio}]
         shown = {"name": family, "label": family, "options": {}, "acceptance_by_position": places}
@@ -124,7 +124,7 @@ def test_the_picture_leaves_out_what_has_no_speed(tmp_path: Path) -> None:
     assert (tmp_path / "one.png").stat().st_size > 1000
 
 
-def test_exactness_lists_what_differs(translator) -> None:
+def test_exactness_lists_differing_lines(translator) -> None:
     class Careless:
         backend = translator.backend
 
@@ -143,7 +143,7 @@ def test_exactness_lists_what_differs(translator) -> None:
     assert first["first_differing_token"] == 2
 
 
-def test_strict_is_compared_with_every_line_alone(translator) -> None:
+def test_strict_is_compared_with_single_lines(translator) -> None:
     budgets: list[tuple[bool, int]] = []
 
     class Watched:

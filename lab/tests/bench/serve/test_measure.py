@@ -22,7 +22,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return drafted.save_translator(tmp_path_factory.mktemp("bench") / "tiny", drafter=False)
 
 
-def test_clients_ask_and_count(model: Path) -> None:
+def test_clients_send_and_count_requests(model: Path) -> None:
     bodies = [{"q": f"two men {n}", "source": "en", "target": "de"} for n in range(12)]
     asked = [{"model": "en-de", "prompt": "two men", "stream": True}] * 3
     with serving(Engine([read_spec(f"en-de={model}")])) as url:

@@ -1,4 +1,4 @@
-"""Session and batches are compared, and write the same."""
+"""Session and fixed batches are compared and write the same."""
 
 import json
 
@@ -26,7 +26,7 @@ def translator(folder):
 
 
 def check_stays(stays, rows: int) -> None:
-    """Each text is there once, and no place is held by two at a time."""
+    """Each text occurs once, and no row holds two texts at a time."""
     assert sorted(stay.text for stay in stays) == list(range(len(LINES)))
     held = {(stay.place, n) for stay in stays for n in range(stay.first, stay.last)}
     assert len(held) == sum(stay.last - stay.first for stay in stays)
@@ -46,7 +46,7 @@ def test_session_leaves_no_row_empty_while_texts_wait(translator) -> None:
     assert max(stay.last for stay in session) <= max(stay.last for stay in batches)
 
 
-def test_both_ways_are_timed_and_write_the_same(translator) -> None:
+def test_both_variants_are_timed_and_write_the_same(translator) -> None:
     result = measure_session(translator, LINES, rows=2, modes=["ar"], repeats=2)
     (found,) = result["modes"]
     assert found["ratio"] > 0
@@ -57,7 +57,7 @@ def test_both_ways_are_timed_and_write_the_same(translator) -> None:
     }
 
 
-def test_other_texts_are_no_speed(translator, monkeypatch) -> None:
+def test_different_texts_are_an_error(translator, monkeypatch) -> None:
     monkeypatch.setattr("outrider_lab.bench.session.measure._batches", lambda *given: [])
     with pytest.raises(OutriderError, match="session and batches wrote different"):
         measure_session(translator, LINES, rows=2, modes=["ar"], repeats=1)

@@ -36,7 +36,7 @@ def test_both_engines_are_started_and_write_the_same(tmp_path: Path) -> None:
     assert {"machine", "versions", "instruction_set"} <= found.keys()
 
 
-def test_what_cannot_be_measured_is_named(tmp_path: Path) -> None:
+def test_unsupported_models_are_named(tmp_path: Path) -> None:
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
     config = Seq2SeqSpec(vocab_size=plain_folder.WORDS, position="rotary", **sizes)
     folder = plain_folder.save(tmp_path / "model", config)

@@ -62,13 +62,13 @@ def test_engine_runs_only_in_its_turn(tmp_path: Path, name: str) -> None:
     ours.send(2)
     seconds, tokens = ours.recv()
     assert seconds > 0
-    assert 150 < tokens < 800  # tuned, the longest come first
+    assert 150 < tokens < 800  # tuned, the longest rows come first
     ours.send(0)
     engine.join(timeout=60)
     assert not engine.is_alive()
 
 
-def test_the_bare_loop_and_our_trainer_see_the_same_batches(tmp_path: Path) -> None:
+def test_the_bare_loop_and_our_trainer_get_the_same_batches(tmp_path: Path) -> None:
     data = synthetic_corpus(tmp_path / "corpus", rows=200, vocab_size=50).folder
     setting = SpeedSetting(data=data, batch_tokens=256, width=8, layers=1, heads=2, feedforward=16)
     counted = {}
@@ -87,7 +87,7 @@ def test_the_bare_loop_and_our_trainer_see_the_same_batches(tmp_path: Path) -> N
     assert counted["bare"] == counted["outrider"]
 
 
-def test_the_tuned_peer_groups_by_length_and_takes_the_faster_precision(
+def test_the_tuned_peer_groups_by_length_and_uses_the_faster_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = synthetic_corpus(tmp_path / "corpus", rows=300, vocab_size=50)

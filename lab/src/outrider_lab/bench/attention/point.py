@@ -1,7 +1,7 @@
 """Time and memory of one attention at one length, and the time of its peer.
 
-Runs in its own process (see `scaling`), because memory freed by an earlier point would hide the
-need of a later one. Memory is measured first, before the peer runs.
+Runs in its own process (see `scaling`), because freed memory of an earlier point would hide the
+memory of a later one. Memory is measured first, before the peer runs.
 """
 
 import time

@@ -88,7 +88,7 @@ _TEXT: dict[str, Any] = {"fontsize": 8.5, "color": INK}
 
 
 def _machine(machine: dict[str, Any]) -> str:
-    """Return the processor, and the instruction set that our products use on it."""
+    """Return the processor, and the instruction set that Outrider uses on it."""
     name = machine["processor"].replace("(R)", "").replace(" Processor", "")
     sets = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx2": "AVX2"}
     best = next((word for key, word in sets.items() if key in machine["instructions"]), None)

@@ -122,7 +122,7 @@ def measure_speeds(
         repeats: Timed rounds, after a warm-up.
         limits: Time limits.
         expect: Called once with the number of turns.
-        report: Called before stride turn with a description.
+        report: Called before every turn with a description.
     """
     speeds, start = Speeds(), time.monotonic()
     with start_workers(plans) as workers:
@@ -149,7 +149,7 @@ def _load(
 
 
 def _try(act: Callable[[], Answered], worker: Worker, speeds: Speeds) -> Answered | None:
-    """Do it, or note why it failed."""
+    """Run an action, or record why it failed."""
     try:
         return act()
     except JobError as error:

@@ -39,13 +39,13 @@ def measure_jobs(
     dtype: str = "float32",
     report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Translate the rows of `train` in both ways.
+    """Translate the rows of `train` with Ray and with bare processes.
 
     Args:
         model: A model folder or the id of a Hub model.
         data: A prepared folder with its tokenizer; each of its blocks is a shard.
         rows: Maximum number of rows.
-        workers: Processes of each way.
+        workers: Processes of each variant.
         rounds: Timed rounds.
         batch_tokens: Maximum tokens in a worker at once.
         dtype: As in `load`.

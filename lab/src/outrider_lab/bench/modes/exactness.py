@@ -12,7 +12,7 @@ from outrider.runtime import Generator, Result, Translator
 from outrider.show.tandem_trace import DRAFT_TOKENS
 
 SHOWN = 10
-"""Most differing lines that are listed."""
+"""Maximum number of listed differing lines."""
 
 Loaded = Translator | Generator
 
@@ -79,7 +79,7 @@ def _decode(
     # With a budget of one token every request is decoded alone.
     together: dict[str, Any] = {"batch_tokens": 1 if alone else 1 << 40}
     if isinstance(loaded, Translator):
-        together["split"] = False  # one row a line
+        together["split"] = False  # one row per line
     return [best for best, *_ in loaded.results(chunk, stats=stats, **together, **options)]
 
 

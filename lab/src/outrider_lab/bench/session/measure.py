@@ -1,6 +1,6 @@
 """Sentences per second with continuous batching, relative to batches of a fixed size.
 
-Both have the same number of rows, and take texts in their order. A fixed batch runs until its
+Both have the same number of rows, and take texts in the given order. A fixed batch runs until its
 longest text is finished; a session replaces finished rows immediately. Both take turns, so that
 other load affects both, and their texts must be equal.
 """
@@ -36,7 +36,7 @@ def measure_session(
     repeats: int,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Time both ways for each mode, after a warm-up."""
+    """Time both variants for each mode, after a warm-up."""
     results = []
     for mode in modes:
         config = call_settings(translator.backend, translator.defaults, {"mode": mode})

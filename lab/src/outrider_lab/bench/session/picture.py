@@ -9,7 +9,7 @@ from outrider_lab.bench.session.measure import Stay
 
 
 def draw_session(batches: Sequence[Stay], session: Sequence[Stay], path: Path) -> None:
-    """Draw which text occupied which row in which round, for both ways."""
+    """Draw which text occupied which row in which round, for both variants."""
     pyplot = load_pyplot("the picture of a session")
     rounds = max(stay.last for stay in (*batches, *session))
     places = 1 + max(stay.place for stay in (*batches, *session))
