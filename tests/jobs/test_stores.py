@@ -316,7 +316,7 @@ def test_a_dead_claim_is_taken_over(
         assert names(out) == {*LINES, "translated.json"}
 
 
-def test_a_claim_is_renewed_and_its_loss_is_noticed(
+def test_a_claim_is_renewed_and_its_loss_is_detected(
     model: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "BEAT", 0.02)

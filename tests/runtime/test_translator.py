@@ -18,7 +18,7 @@ texts = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(texts=texts, batch_tokens=st.integers(1, 400))
-def test_no_sentence_is_lost_whatever_the_length(echo, characters, texts, batch_tokens) -> None:
+def test_no_sentence_is_lost_at_any_length(echo, characters, texts, batch_tokens) -> None:
     translator = Translator(echo(), characters, longest=12)
     said = translator.translate(texts, batch_tokens=batch_tokens)
     # Spaces between pieces may follow the target language, so compare without white space.

@@ -232,7 +232,7 @@ def test_a_corpus_for_a_drawn_task_is_refused() -> None:
         build_task("copy", data=Path("x"))
 
 
-def test_a_text_must_be_text(tmp_path: Path) -> None:
+def test_invalid_texts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe" * 50)
     with pytest.raises(DataError, match="is not UTF-8 text"):
         build_task("text", data=tmp_path / "a.txt").write(tmp_path / "task")

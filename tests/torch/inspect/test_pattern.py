@@ -101,7 +101,7 @@ class Untraceable(Causal):
         return Cost(0, 0)
 
 
-def test_untraceable_pairs_are_none() -> None:
+def test_untraceable_pairs_give_none() -> None:
     attention = Untraceable(AttentionConfig(), causal=True, shape=HeadShape(2, 2, 8))
     assert computed_pairs(attention, 11) is None
 

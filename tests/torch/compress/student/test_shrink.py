@@ -27,7 +27,7 @@ from tests.helpers import tiny
 LETTERS = "abcdefghinorstu"
 WORDS = ["cat", "dog", "bird", "tree", "house", "sees", "sings", "other", "the", "a", "in", "and"]
 COMMON = [WORDS[:4], WORDS[6:9]]
-"""What sources and targets of the corpus say most."""
+"""The most frequent words of sources and targets."""
 
 
 def texts(count: int, words: list[str]) -> list[str]:

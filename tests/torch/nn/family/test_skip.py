@@ -20,7 +20,7 @@ from tests.helpers.letters import save_corpus
 from tests.helpers.plain_layer import coordinates, layer, normed
 
 RARE = 9
-"""Tokens below this one are common in what follows."""
+"""Tokens with smaller ids are frequent."""
 PARTS = [
     {"position": "coordinate"},
     {"position": "sinusoidal", "norm": "post", "skip": {"below": 1.0, "layers": [1]}},

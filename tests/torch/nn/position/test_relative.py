@@ -91,7 +91,7 @@ def test_alibi_equals_one_slope_per_head() -> None:
 def test_alibi_keeps_its_slope_far_into_a_text(
     dtype: torch.dtype, allowed: float, place: int
 ) -> None:
-    """Nearby scores differ by the slope times the distance, whatever the position."""
+    """Nearby scores differ by the slope times the distance, at any position."""
     heads, width = 8, 64
     columns = Alibi(heads, head_width=width)
     index = place + torch.arange(-40, 1)
