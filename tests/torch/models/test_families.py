@@ -256,7 +256,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "changes", "message"), REFUSED, ids=[m for *_, m in REFUSED])
-def test_unsupported_options_are_named(
+def test_unsupported_keys_are_named(
     name: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     families.make(name).save_pretrained(tmp_path)
