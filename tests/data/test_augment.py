@@ -1,4 +1,4 @@
-"""Augmentation: what becomes of a pair, how often, and that it is the same after a resume."""
+"""Augmentation: the changes, their share, and the same changes after a resume."""
 
 from itertools import islice
 
@@ -28,7 +28,7 @@ def pairs(configure: Configure) -> Prepared:
 
 
 def texts(prepared: Prepared, epoch: int = 0, **augment: float) -> dict[Pair, int]:
-    """One epoch of pairs, each with how many rows its batch had."""
+    """Return the pairs of one epoch, each with the number of rows of its batch."""
     stream = BatchStream(
         prepared,
         tokens=4000,
@@ -73,7 +73,7 @@ def test_each_kind_of_change(pairs: Prepared) -> None:
     assert all(target == target.upper() for source, target in cased if source.isupper())
     targets = {target: source for source, target in plain}
     for source, target in changed(pairs, typos=1.0):
-        assert abs(len(source) - len(targets[target])) <= 2  # a blank may go with its letter
+        assert abs(len(source) - len(targets[target])) <= 2  # a blank may disappear with a letter
         assert source[0] == targets[target][0]
     joined = changed(pairs, joined=1.0)
     for source, target in [pair for pair in joined if pair[0][0].isdigit()]:
@@ -88,7 +88,7 @@ def test_each_kind_of_change(pairs: Prepared) -> None:
         assert tag or words
 
 
-def test_nothing_grows_too_long(pairs: Prepared) -> None:
+def test_augmented_rows_respect_the_maximum_length(pairs: Prepared) -> None:
     plain = texts(pairs)
     stream = BatchStream(
         pairs, tokens=4000, seed=3, max_length=40, augment=AugmentConfig(joined=1.0)
@@ -98,7 +98,7 @@ def test_nothing_grows_too_long(pairs: Prepared) -> None:
     assert plain
 
 
-def test_a_resume_sees_the_same(pairs: Prepared) -> None:
+def test_a_resumed_stream_gives_the_same_batches(pairs: Prepared) -> None:
     augment = AugmentConfig(final_mark=0.1, typos=0.2, joined=0.3, casing=0.1, placeholders=0.1)
     stream = BatchStream(pairs, tokens=900, seed=3, augment=augment)
     whole = list(islice(stream, 60))

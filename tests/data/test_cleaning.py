@@ -1,4 +1,4 @@
-"""Cleaning: what is changed, what is dropped, and that it is told."""
+"""Cleaning: changed lines, dropped lines, and the report of them."""
 
 import time
 import unicodedata
@@ -48,7 +48,7 @@ def test_repeats_are_counted(text: str, times: int) -> None:
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=24))
-def test_repeats_are_those_that_can_be_seen(words: list[str]) -> None:
+def test_repeats_equal_those_found_by_brute_force(words: list[str]) -> None:
     found = max(
         (times for size in range(1, 9) for start in range(len(words)) for times in range(1, 25)
          if len(part := words[start : start + size * times]) == size * times
@@ -58,7 +58,7 @@ def test_repeats_are_those_that_can_be_seen(words: list[str]) -> None:
     assert count_repeats(" ".join(words)) == found
 
 
-def test_a_side_may_repeat_what_the_other_repeats() -> None:
+def test_repeats_on_both_sides_are_kept() -> None:
     fine = [("ha ha ha ha ha", "he he he he he"), ("one", "one two one two")]
     assert keep(*fine, max_repeats=2) == (fine, {})
 
@@ -76,7 +76,7 @@ def test_other_languages_are_dropped() -> None:
         keep(target_language="xx")
 
 
-def test_nothing_else_is_dropped() -> None:
+def test_other_pairs_are_kept() -> None:
     fine = [("a", "a"), ("a", "b" * 9), ("x" * 5000, "y" * 5000), ("a", "b")]
     assert keep(*fine) == (fine, {})
     assert keep(("a", "b" * 100), max_ratio=None) == ([("a", "b" * 100)], {})
@@ -117,7 +117,7 @@ def test_an_over_long_line_is_never_an_error() -> None:
 
 
 @given(st.text())
-def test_normalised_text_is_clean(text: str) -> None:
+def test_normalised_text_passes_cleaning(text: str) -> None:
     clean = normalise(text)
     assert clean == " ".join(clean.split())
     assert not any(unicodedata.category(c) == "Cc" for c in clean)
@@ -142,7 +142,7 @@ def test_verbatim_keeps_white_space() -> None:
     assert normalise_verbatim("a\r\n\n\tb  \x07\x00 e\u0301") == "a\n\n\tb   \u00e9"
 
 
-def test_a_tower_of_marks_does_not_stall() -> None:
+def test_many_combining_marks_are_normalised_quickly() -> None:
     marks = "\u0301\u0323" * 80_000
     started = time.monotonic()
     clean = normalise(f"a{marks}b")

@@ -1,4 +1,4 @@
-"""Which labels are those of completions."""
+"""Labels of completions."""
 
 import numpy as np
 from hypothesis import given
@@ -12,7 +12,7 @@ rows = st.lists(st.integers(0, 3), min_size=1, max_size=24)
 
 
 def counted(row: list[int], after: tuple[int, ...], until: tuple[int, ...]) -> list[int]:
-    """Read the row from left to right, as the equation says it."""
+    """Read the row from left to right, as in the equation."""
     labels, within = [], False
     for place, token in enumerate(row):
         labels.append(token if within else IGNORED)
@@ -42,7 +42,7 @@ def test_padding_is_never_a_label() -> None:
 
 
 @given(before=rows, row=rows, after=marks, until=marks)
-def test_a_row_that_decides_needs_nothing_before_it(
+def test_a_decided_row_does_not_depend_on_earlier_tokens(
     before: list[int], row: list[int], after: tuple[int, ...], until: tuple[int, ...]
 ) -> None:
     completions = Completions(after, until)

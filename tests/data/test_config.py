@@ -1,4 +1,4 @@
-"""Prepare configs: what contradicts itself is refused before a file is opened."""
+"""Prepare configs: contradictions are refused before a file is opened."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def test_contradictions_are_refused(values: dict[str, Any], message: str) -> Non
         build(**values)
 
 
-def test_one_file_or_several() -> None:
+def test_one_or_several_files() -> None:
     assert build().train.source == ("a",)
     assert build(train={"source": ["a", "c"], "target": ["b", "d"]}).train.source == ("a", "c")
 

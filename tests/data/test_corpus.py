@@ -1,4 +1,4 @@
-"""Every form of corpus gives the same rows."""
+"""All corpus formats give the same rows."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ def text(folder: Path, **corpus: object) -> list[Passage]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The same pairs in every form."""
+    """The same pairs in every format."""
     records = [{"source": s, "target": t, "both": {"en": s, "de": t}} for s, t in PAIRS]
     tsv = "".join(f"{s}\t{t}\n" for s, t in PAIRS)
     (tmp_path / "a.en").write_text("".join(f"{s}\n" for s, _ in PAIRS), encoding="utf-8")
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
         {"pairs": "a.parquet", "source_column": "both.en", "target_column": "both.de"},
     ],
 )
-def test_every_form_gives_the_same_pairs(folder: Path, corpus: dict[str, object]) -> None:
+def test_every_format_gives_the_same_pairs(folder: Path, corpus: dict[str, object]) -> None:
     rows = pairs(folder, **corpus)
     assert [(row.source, row.target) for row in rows] == PAIRS
     assert not any(row.fault for row in rows)
@@ -63,14 +63,14 @@ def test_every_form_gives_the_same_pairs(folder: Path, corpus: dict[str, object]
     assert [row.line for row in rows] == [first, first + 1, first + 2]
 
 
-def test_several_files_follow_each_other(folder: Path) -> None:
+def test_several_files_are_read_in_order(folder: Path) -> None:
     rows = pairs(folder, pairs=["a.tsv", "a.parquet"])
     assert [(row.source, row.target) for row in rows] == PAIRS * 2
     config = CorpusConfig(source=("a", "b"), target=("c", "d"))
     assert [*corpus_files(config, Path)] == ["a", "b", "c", "d"]
 
 
-def test_a_pattern_names_all_that_match_in_their_order(folder: Path, tmp_path: Path) -> None:
+def test_a_pattern_matches_files_in_order(folder: Path, tmp_path: Path) -> None:
     for number in (2, 0, 1):
         part = "".join(f"{number} {source}\t{target}\n" for source, target in PAIRS)
         (tmp_path / f"part-{number}.tsv").write_text(part)
@@ -122,7 +122,7 @@ def test_bad_records_are_faults(tmp_path: Path, name: str, content: str, fault: 
     assert (row.line, row.fault) == (1, fault)
 
 
-def test_blank_lines_of_jsonl_are_no_records(tmp_path: Path) -> None:
+def test_blank_lines_of_jsonl_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('\n{"source": "a", "target": "b"}\n\n')
     assert [(row.line, row.source) for row in pairs(tmp_path, pairs="a.jsonl")] == [(2, "a")]
 
@@ -139,7 +139,7 @@ def test_blank_lines_of_jsonl_are_no_records(tmp_path: Path) -> None:
         ({"pairs": "none.tsv"}, "none.tsv: the file is empty"),
     ],
 )
-def test_unusable_files_are_one_sentence(
+def test_invalid_files_give_one_error_message(
     folder: Path, corpus: dict[str, object], message: str
 ) -> None:
     (folder / "bad.parquet").write_bytes(b"PAR1")
@@ -200,7 +200,7 @@ def test_a_hub_dataset_is_streamed(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert row == Row("team/corpus[test]", 1, "one", "eins")
 
 
-def test_a_hub_dataset_that_fails_is_one_sentence(
+def test_a_failing_hub_dataset_gives_one_error_message(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import datasets

@@ -1,4 +1,4 @@
-"""The memory for duplicates: exact while there is room, and of fixed size."""
+"""The duplicate filter: exact while it has space, and of fixed size."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from outrider.data.cleaning import SeenBefore
 
 
 @given(st.lists(st.lists(st.text("abc", max_size=2))))
-def test_it_is_a_set_while_there_is_room(chunks: list[list[str]]) -> None:
+def test_it_equals_a_set_while_it_has_space(chunks: list[list[str]]) -> None:
     seen_before, known = SeenBefore(1), set()
     for chunk in chunks:
         expected = []
@@ -27,7 +27,7 @@ def test_it_forgets_the_oldest_when_full() -> None:
     assert seen_before(texts[: room // 4]).mean() < 0.05
 
 
-def test_half_full_it_misses_next_to_nothing() -> None:
+def test_half_full_it_finds_nearly_all_duplicates() -> None:
     seen_before = SeenBefore(1)
     texts = [str(n) for n in range(50_000)]
     for start in range(0, len(texts), 4096):

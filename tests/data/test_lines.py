@@ -1,4 +1,4 @@
-"""Lines of files: ends, limits, and files that are not what they seem."""
+"""Lines of files: line ends, limits and invalid files."""
 
 import gzip
 import os
@@ -55,7 +55,7 @@ def test_a_long_line_is_truncated(tmp_path: Path, length: int) -> None:
     assert len(found[1].raw) <= 11
 
 
-def test_line_ends_of_windows_and_a_byte_order_mark_are_taken_off(tmp_path: Path) -> None:
+def test_windows_line_ends_and_a_byte_order_mark_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
     assert [line.raw for line in read(path)] == [b"one", b"two"]
@@ -92,14 +92,14 @@ def test_faults_are_named(line: Line, fault: str) -> None:
         (gzip.compress(b"some text " * 99, mtime=0)[:20] + b"\xff" * 9, "text: damaged gzip file"),
     ],
 )
-def test_bad_files_are_one_sentence(tmp_path: Path, content: bytes, message: str) -> None:
+def test_bad_files_give_one_error_message(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "text"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):
         read(path)
 
 
-def test_a_missing_file_suggests_its_neighbour(tmp_path: Path) -> None:
+def test_a_missing_file_suggests_a_similar_name(tmp_path: Path) -> None:
     (tmp_path / "train.en.gz").touch()
     with pytest.raises(DataError, match=r"train.en: no such file \(did you mean 'train.en.gz'\?\)"):
         read(tmp_path / "train.en")
@@ -110,14 +110,14 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-# --- lines as they come -------------------------------------------------------------------------
+# --- lines of streams ---------------------------------------------------------------------------
 
 
 @given(
     pieces=st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\x1f", b"")), max_size=8),
     limit=st.integers(60, 200),
 )
-def test_lines_do_not_depend_on_the_pieces(pieces: list[bytes], limit: int) -> None:
+def test_lines_do_not_depend_on_the_chunks(pieces: list[bytes], limit: int) -> None:
     text = b"x" + b"\n".join(pieces)
     with Piped() as (pipe, write):
         write(text, end=True)
@@ -133,7 +133,7 @@ def test_lines_do_not_depend_on_the_pieces(pieces: list[bytes], limit: int) -> N
 
 
 class Piped:
-    """A pipe to write to and to read from."""
+    """A pipe with its read end and a function that writes."""
 
     def __enter__(self):
         reader, self.writer = os.pipe()
@@ -159,7 +159,7 @@ def test_a_pipe_is_ready_with_a_whole_line() -> None:
         assert next(lines) == b"one"
         assert lines.ready()
         assert next(lines) == b"two"
-        assert not lines.ready()  # and does not wait for the rest
+        assert not lines.ready()  # without waiting for the rest
         write(b"ee\n")
         assert lines.ready()
         assert next(lines) == b"three"
@@ -167,12 +167,12 @@ def test_a_pipe_is_ready_with_a_whole_line() -> None:
         write(b"last", end=True)
         assert lines.ready()
         assert next(lines) == b"last"
-        assert lines.ready()  # for the end
+        assert lines.ready()  # for the end of the file
         assert list(lines) == []
 
 
 def test_a_slow_pipe_is_waited_for_once() -> None:
-    """A pipe that is dry for a moment before every line does not fill a window for minutes."""
+    """A pipe that pauses before every line does not delay a window for minutes."""
     with Piped() as (pipe, write):
         lines, ready = Lines(pipe, "pipe"), 0
         write(b"first\n")

@@ -1,4 +1,4 @@
-"""Masking: how much is asked for, what is shown there, and that nothing but the key decides."""
+"""Masking: the share of selected tokens, their replacements, and reproducibility by key."""
 
 from pathlib import Path
 
@@ -148,7 +148,7 @@ def test_a_resumed_stream_has_the_same_masks(prepared: Prepared) -> None:
                 assert torch.equal(found.tensors[name], tensor), name
 
 
-def test_validation_always_selects_the_same(prepared: Prepared) -> None:
+def test_validation_always_selects_the_same_tokens(prepared: Prepared) -> None:
     hide = Masking.of(add_mask(prepared.tokenizer))
     for tokens in (256, 64):
         first, second = (
@@ -168,7 +168,7 @@ def test_validation_always_selects_the_same(prepared: Prepared) -> None:
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "unigram"])
-def test_the_mask_is_one_more_token(kind: str, tmp_path: Path) -> None:
+def test_the_mask_is_an_additional_token(kind: str, tmp_path: Path) -> None:
     lines = ["the quick brown fox", "jumps over the lazy dog"] * 40
     config = build_config(TokenizerConfig, {"kind": kind, "vocab_size": 400})
     plain = train_tokenizer(lines, config, verbatim=True)
@@ -183,6 +183,6 @@ def test_the_mask_is_one_more_token(kind: str, tmp_path: Path) -> None:
     assert again.encode("the lazy dog") == plain.encode("the lazy dog")
 
 
-def test_a_tokenizer_of_two_files_cannot_have_one() -> None:
+def test_a_tokenizer_of_two_files_cannot_have_a_mask() -> None:
     with pytest.raises(ConfigError, match=r"data\.tokenizer\.folder: a masked_lm needs"):
         add_mask(object())  # type: ignore[arg-type]

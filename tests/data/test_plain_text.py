@@ -1,4 +1,4 @@
-"""What is refused because it is not lines of text, and what is not."""
+"""Files that are not plain text are refused by their content."""
 
 import io
 import random

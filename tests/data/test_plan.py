@@ -1,4 +1,4 @@
-"""The batch plan: pure, complete, within budget, and resumable from any cursor."""
+"""The batch plan: deterministic, complete, within budget, resumable from any cursor."""
 
 import json
 from dataclasses import asdict
@@ -38,7 +38,7 @@ def make_plan(
 
 
 def corpus_rows(plan: BatchPlan, batch: Batch, rank: int) -> list[int]:
-    """Rows of a rank's share, numbered through the whole corpus."""
+    """Return the corpus-wide row numbers of a rank's share."""
     starts = np.cumsum(plan.block_rows) - plan.block_rows
     blocks = batch.group.blocks
     number = np.concatenate([starts[b] + np.arange(plan.block_rows[b]) for b in blocks])
@@ -74,9 +74,7 @@ def plans(draw: st.DrawFn) -> BatchPlan:
 
 @settings(max_examples=150)
 @given(plan=plans(), epoch=st.integers(0, 3))
-def test_every_row_is_seen_once_an_epoch_and_no_rank_ever_idles(
-    plan: BatchPlan, epoch: int
-) -> None:
+def test_every_row_occurs_once_per_epoch_and_no_rank_is_idle(plan: BatchPlan, epoch: int) -> None:
     seen = []
     for batch in epoch_of(plan, epoch):
         shares = [corpus_rows(plan, batch, rank) for rank in range(plan.world_size)]
@@ -88,7 +86,7 @@ def test_every_row_is_seen_once_an_epoch_and_no_rank_ever_idles(
 
 @settings(max_examples=150)
 @given(plan=plans())
-def test_the_budget_holds_unless_single_rows_break_it(plan: BatchPlan) -> None:
+def test_batches_stay_within_the_token_budget(plan: BatchPlan) -> None:
     doubled = set()
     for batch in epoch_of(plan, 0):
         source, target = plan.lengths(batch.group.blocks, 0)
@@ -98,14 +96,14 @@ def test_the_budget_holds_unless_single_rows_break_it(plan: BatchPlan) -> None:
             if len(rows) > 1 and len(rows) * padded[rows].max() > plan.tokens:
                 assert len(rows) == 2
                 doubled.add(batch.cursor)
-    # Once a group, fewer rows than ranks may be left over and share a batch with other rows.
+    # Once per group, the last rows may be fewer than the ranks; they join another batch.
     assert plan.world_size > 1 or not doubled
     assert len(doubled) == len({cursor.group for cursor in doubled})
 
 
 @settings(max_examples=100)
 @given(plan=plans(), data=st.data())
-def test_resuming_from_any_cursor_gives_the_rest_of_the_undisturbed_stream(
+def test_resuming_from_any_cursor_gives_the_rest_of_the_stream(
     plan: BatchPlan, data: st.DataObject
 ) -> None:
     def stream(cursor: Cursor, count: int) -> list[tuple[list[int], Cursor]]:
@@ -170,7 +168,7 @@ def test_the_rest_of_an_epoch_joins_its_last_group() -> None:
 
 
 def test_random_numbers_are_splitmix64() -> None:
-    """Our own arithmetic: a run saved today resumes the same under any later NumPy."""
+    """Transcribed: runs resume identically under any NumPy version."""
 
     def mix(x: int) -> int:
         x = (x + 0x9E3779B97F4A7C15) % 2**64
@@ -184,7 +182,7 @@ def test_random_numbers_are_splitmix64() -> None:
     assert permutation(50, 7, 2).tolist() == sorted(range(50), key=keys.__getitem__)
 
 
-def test_permutations_are_even() -> None:
+def test_permutations_are_uniform() -> None:
     counts = np.zeros((5, 5))
     for seed in range(2000):
         counts[np.arange(5), permutation(5, seed)] += 1

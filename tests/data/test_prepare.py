@@ -1,4 +1,4 @@
-"""Preparation from end to end, and every fault a corpus can have: one sentence, nothing left."""
+"""Preparation from end to end; each fault of a corpus gives one error message and no files."""
 
 import errno
 import json
@@ -27,12 +27,10 @@ def left_behind(config: PrepareConfig) -> list[str]:
     return [path.name for path in folder.parent.iterdir() if path.name.startswith(folder.name)]
 
 
-# --- what it makes ------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------
 
 
-def test_several_corpora_follow_each_other_each_with_its_tag(
-    tmp_path: Path, configure: Configure
-) -> None:
+def test_several_corpora_are_joined_each_with_its_tag(tmp_path: Path, configure: Configure) -> None:
     (tmp_path / "back.tsv").write_text("machine\thuman\nmore\tmehr\n")
     more = [
         {"pairs": "back.tsv", "source_column": 1, "target_column": 0, "tag": "<bt>"},
@@ -48,7 +46,7 @@ def test_several_corpora_follow_each_other_each_with_its_tag(
         run(config)
 
 
-def test_corpora_that_do_not_go_together_are_refused(configure: Configure) -> None:
+def test_incompatible_corpora_are_refused(configure: Configure) -> None:
     with pytest.raises(ConfigError, match=r"data\.more\.0\.target: either all corpora"):
         run(configure(more=[{"source": "train.en"}]))
     with pytest.raises(ConfigError, match=r"data\.train\.tag: a language model has no source"):
@@ -155,10 +153,10 @@ def test_running_text_is_joined_and_cut(configure: Configure, tmp_path: Path) ->
     assert [row.count(1) for row in table["target_ids"].to_pylist()] == [0, 1, 1]
 
 
-# --- doing it again -----------------------------------------------------------------------------
+# --- repeated preparation -----------------------------------------------------------------------
 
 
-def test_the_same_again_does_nothing(configure: Configure) -> None:
+def test_a_second_run_with_the_same_settings_does_nothing(configure: Configure) -> None:
     config = configure()
     first = run(config)
     before = (first.folder / "manifest.json").stat().st_mtime_ns
@@ -179,7 +177,7 @@ def test_touched_or_missing_corpora_count_as_unchanged(
     assert run(config).reused
 
 
-def test_a_part_that_appears_is_noticed_and_parts_may_vanish(
+def test_new_parts_are_refused_and_removed_parts_accepted(
     configure: Configure, tmp_path: Path
 ) -> None:
     lines = ["one house\tein Haus\n", "two houses\tzwei H\u00e4user\n"] * 40
@@ -219,7 +217,7 @@ def test_other_text_is_refused_and_named(configure: Configure) -> None:
     assert not run(changed, force=True).reused
 
 
-def test_a_folder_that_is_not_ours_is_never_replaced(configure: Configure, tmp_path: Path) -> None:
+def test_a_foreign_folder_is_never_replaced(configure: Configure, tmp_path: Path) -> None:
     (tmp_path / "prepared").mkdir()
     (tmp_path / "prepared" / "precious").touch()
     for force in (False, True):
@@ -242,7 +240,7 @@ def test_a_folder_that_is_not_ours_is_never_replaced(configure: Configure, tmp_p
         ("en", b"\n" * 300, r"data.train: no pair is left of 300 after cleaning \(300 empty\)"),
     ],
 )
-def test_a_bad_corpus_is_one_sentence_and_leaves_nothing(
+def test_a_bad_corpus_gives_one_error_message_and_no_files(
     configure: Configure, tmp_path: Path, side: str, content: bytes | None, message: str
 ) -> None:
     config = configure()
@@ -279,7 +277,7 @@ def test_a_long_line_is_always_dropped(configure: Configure) -> None:
     ("content", "message"),
     [(b"one\n\xff\n", "text, line 2: not UTF-8"), (b"\0", "text, line 1: NUL byte")],
 )
-def test_bad_running_text_is_one_sentence(
+def test_bad_running_text_gives_one_error_message(
     configure: Configure, tmp_path: Path, content: bytes, message: str
 ) -> None:
     (tmp_path / "text").write_bytes(content)
@@ -297,10 +295,10 @@ def test_running_text_of_bad_lines_only(configure: Configure, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("full_after", range(0, 14, 3))
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(
+def test_a_full_disk_gives_one_error_message_and_no_files(
     configure: Configure, monkeypatch: pytest.MonkeyPatch, full_after: int
 ) -> None:
-    """The disk fills up at the n-th block or file that is written."""
+    """The disk is full at the n-th block or file."""
     config = configure(shard_rows=50, tokenizer={"vocab_size": 450})
     left = [full_after]
 
@@ -319,7 +317,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     assert left_behind(config) == []
 
 
-def test_an_interruption_leaves_nothing(
+def test_an_interruption_leaves_no_files(
     configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configure()
@@ -333,7 +331,7 @@ def test_an_interruption_leaves_nothing(
     assert left_behind(config) == []
 
 
-def test_more_held_out_than_there_is(configure: Configure) -> None:
+def test_more_held_out_pairs_than_pairs(configure: Configure) -> None:
     with pytest.raises(
         DataError, match=r"data.valid_rows: 300 pairs cannot be held out of the 300"
     ):
@@ -405,7 +403,7 @@ def edit_settings(folder: Path, change: Callable[[dict[str, Any]], object]) -> N
 
 
 @pytest.mark.parametrize("key", ["shard_rows", "tokenizer", "clean.drop_equal", "train.split"])
-def test_a_key_that_did_not_exist_then_had_its_default(configure: Configure, key: str) -> None:
+def test_a_key_missing_from_older_settings_has_its_default(configure: Configure, key: str) -> None:
     config = configure(tokenizer={"kind": "unigram"})
     folder = run(config).folder
     section, _, name = key.rpartition(".")
@@ -425,7 +423,7 @@ def test_a_key_of_a_newer_version_is_a_difference(configure: Configure) -> None:
         run(config)
 
 
-def test_no_folder_at_all(tmp_path: Path) -> None:
+def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere: not a prepared folder .no manifest.json.; run"):
         open_prepared(tmp_path / "nowhere")
 

@@ -1,4 +1,4 @@
-"""A damaged shard, or one with ids that do not exist, is refused by name before it trains."""
+"""Damaged shards and shards with invalid ids are refused by name before training."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def edit_manifest(folder: Path, change: Change) -> None:
 
 
 def rewrite(prepared: Prepared, column: str, token: int, *, statistics: bool = True) -> Path:
-    """Put another token into a shard, and the checksum it has then into the manifest."""
+    """Change a token of a shard and update the checksum in the manifest."""
     path = prepared.folder / "train-00000.parquet"
     table = pq.read_table(path)
     rows = table[column].to_pylist()
@@ -82,12 +82,12 @@ def test_unchanged_files_are_not_read_again(
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"train-00000.parquet": 1}', None])
-def test_a_damaged_or_unwritable_memory_only_costs_time(
+def test_a_damaged_or_unwritable_record_of_checks_is_ignored(
     prepared: Prepared, text: str | None
 ) -> None:
     memory = prepared.folder / module.NAME
     if text is None:
-        (memory / "in the way").mkdir(parents=True)  # root may write wherever it likes
+        (memory / "in the way").mkdir(parents=True)  # root can write to read-only files
     else:
         memory.write_text(text)
     prepared.verify()
@@ -108,7 +108,7 @@ def test_ids_outside_the_vocabulary_are_refused(
         open_prepared(prepared.folder, verify=True)
 
 
-def test_ids_inside_the_vocabulary_are_not(prepared: Prepared) -> None:
+def test_ids_inside_the_vocabulary_are_accepted(prepared: Prepared) -> None:
     rewrite(prepared, "target_ids", prepared.tokenizer.vocab_size - 1)
     open_prepared(prepared.folder, verify=True)
 
@@ -133,15 +133,13 @@ def set_rows(values: dict[str, Any]) -> None:
         (lambda values: values.update(origin={"model": "m"}, block_rows=7), "outrider distill"),
     ],
 )
-def test_a_manifest_made_by_hand_is_checked(
-    prepared: Prepared, change: Change, message: str
-) -> None:
+def test_an_edited_manifest_is_checked(prepared: Prepared, change: Change, message: str) -> None:
     edit_manifest(prepared.folder, change)
     with pytest.raises(DataError, match=message):
         open_prepared(prepared.folder, verify=True)
 
 
-def test_a_file_that_is_no_parquet(prepared: Prepared) -> None:
+def test_a_file_that_is_not_parquet(prepared: Prepared) -> None:
     path = prepared.folder / "train-00000.parquet"
     path.write_bytes(b"words")
 

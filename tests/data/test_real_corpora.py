@@ -1,4 +1,4 @@
-"""Real text of several scripts through every tokenizer, and a whole preparation."""
+"""Real text of several scripts with every tokenizer, and a complete preparation."""
 
 import gzip
 from pathlib import Path
@@ -21,7 +21,7 @@ def lines(path: Path, count: int) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 @pytest.mark.parametrize("language", ["zh", "cs"])
-def test_unseen_sentences_survive(corpora: Path, language: str, kind: str) -> None:
+def test_unseen_sentences_are_decoded_unchanged(corpora: Path, language: str, kind: str) -> None:
     flores = corpora / "flores"
     config = TokenizerConfig(kind=kind, vocab_size=4000)  # type: ignore[arg-type]
     known = lines(flores / f"dev.{language}.gz", 1000)

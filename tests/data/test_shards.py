@@ -1,4 +1,4 @@
-"""Shards: what is written is what is read, in whole blocks, under final names only."""
+"""Shards: rows are read back as written, in whole blocks, from files with final names only."""
 
 import re
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def table(rows: list[list[int]]) -> pa.Table:
     shard_rows=st.integers(1, 20),
     block_rows=st.integers(1, 8),
 )
-def test_rows_come_back_in_order(
+def test_rows_are_read_back_in_order(
     tmp_path_factory, chunks: list[list[list[int]]], shard_rows: int, block_rows: int
 ) -> None:
     folder = tmp_path_factory.mktemp("shards")
@@ -60,7 +60,7 @@ def test_lengths_of_several_blocks(tmp_path: Path) -> None:
     assert source.tolist() == [0, 0, 0, 0]
 
 
-def test_only_finished_shards_have_their_name(tmp_path: Path) -> None:
+def test_only_finished_shards_have_their_final_name(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path, "train", shard_rows=4, block_rows=2)
     writer.add(table([[1]] * 6))
     whole, half = sorted(p.name for p in tmp_path.iterdir())
@@ -93,7 +93,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     ],
     ids=["no column", "fewer rows", "text", "fractions", "gaps"],
 )
-def test_a_shard_of_another_shape_is_one_sentence(
+def test_a_shard_of_another_shape_gives_one_error_message(
     tmp_path: Path, change: Callable[[pa.Table], pa.Table], message: str
 ) -> None:
     pq.write_table(change(table([[1, 2]] * 5)), tmp_path / "train-00000.parquet")

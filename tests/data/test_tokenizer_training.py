@@ -1,4 +1,4 @@
-"""Trained tokenizers: lossless, reproducible, and never fooled by text that looks special."""
+"""Trained tokenizers: lossless, reproducible; text that looks special is encoded as text."""
 
 import json
 from pathlib import Path
@@ -45,24 +45,24 @@ def verbatim(request: pytest.FixtureRequest) -> SubwordTokenizer:
     return train(request.param, verbatim=True, lines=lines)
 
 
-def test_special_ids_are_those_of_the_contract(tokenizer: SubwordTokenizer) -> None:
+def test_special_ids(tokenizer: SubwordTokenizer) -> None:
     ids = tokenizer.pad_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.bos_id
     assert ids == (0, 1, 2, 3)
 
 
-def test_known_text_survives(tokenizer: SubwordTokenizer) -> None:
+def test_known_text_is_decoded_unchanged(tokenizer: SubwordTokenizer) -> None:
     texts = sentences(100, seed=9)
     assert tokenizer.decode_batch(tokenizer.encode_batch(texts)) == texts
     assert [tokenizer.encode(text) for text in texts] == tokenizer.encode_target_batch(texts)
 
 
 @pytest.mark.parametrize("text", TRICKY)
-def test_text_is_never_a_special_token(tokenizer: SubwordTokenizer, text: str) -> None:
+def test_text_never_gives_special_tokens(tokenizer: SubwordTokenizer, text: str) -> None:
     assert not set(tokenizer.encode(text)) & {tokenizer.pad_id, tokenizer.eos_id, tokenizer.bos_id}
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_any_text_survives_byte_by_byte(kind: str) -> None:
+def test_any_text_is_decoded_unchanged(kind: str) -> None:
     tokenizer = train(kind)
 
     @settings(max_examples=100)
@@ -106,7 +106,7 @@ def test_training_twice_gives_the_same_tokenizer(kind: str) -> None:
     assert train(kind).pipeline.to_str() == train(kind).pipeline.to_str()
 
 
-def test_rare_characters_are_spelled_in_bytes() -> None:
+def test_rare_characters_are_encoded_as_bytes() -> None:
     lines = [*sentences(400), "Ω"]
     config = TokenizerConfig(vocab_size=450, coverage=0.99)
     tokenizer = train_tokenizer(lines, config)
@@ -114,7 +114,7 @@ def test_rare_characters_are_spelled_in_bytes() -> None:
     assert pieces[-2:] == ["<0xCE>", "<0xA9>"]
 
 
-def test_nfkc_folds_what_nfc_keeps() -> None:
+def test_nfkc_folds_more_than_nfc() -> None:
     config = TokenizerConfig(vocab_size=450, normalization="nfkc")
     folded = train_tokenizer(sentences(400), config)
     assert folded.decode(folded.encode("ﬁ，")) == "fi,"
@@ -135,13 +135,15 @@ def test_transformers_gives_the_same_ids_and_the_end(
     assert load_tokenizer(tmp_path).encode(text) == tokenizer.encode(text)
 
 
-def test_transformers_starts_running_text(verbatim: SubwordTokenizer, tmp_path: Path) -> None:
+def test_transformers_adds_the_start_token_to_running_text(
+    verbatim: SubwordTokenizer, tmp_path: Path
+) -> None:
     verbatim.save(tmp_path)
     text = "the dog\n sees"
     assert AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"] == [3, *verbatim.encode(text)]
 
 
-def test_saving_again_changes_nothing(tokenizer: SubwordTokenizer, tmp_path: Path) -> None:
+def test_saving_again_gives_the_same_file(tokenizer: SubwordTokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "one")
     load_tokenizer(tmp_path / "one").save(tmp_path / "two")
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -1,4 +1,4 @@
-"""The reference backend, and what it was asked to compute."""
+"""The reference backend with counters."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tests.helpers.reference_backend import ReferenceBackend
 
 
 class Toy(ReferenceBackend):
-    """A reference backend that counts."""
+    """A reference backend that counts its calls and rows."""
 
     def __init__(self, vocab_size: int = 6, max_length: int | None = None, *, table: int = 0, **o):
         super().__init__(vocab_size, max_length, seed=table, **o)

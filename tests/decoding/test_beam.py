@@ -1,4 +1,4 @@
-"""Beam search: against full enumeration, against greedy, batched against alone."""
+"""Beam search against full enumeration, greedy decoding and single rows."""
 
 from itertools import product
 
@@ -41,7 +41,7 @@ def enumerate_all(backend, request: Request, config: DecodeConfig) -> list[Hypot
     source=st.lists(st.integers(0, 3), max_size=2).map(tuple),
     ends=st.sampled_from([(1,), (1, 3)]),
 )
-def test_a_wide_beam_is_full_enumeration(
+def test_a_wide_beam_equals_full_enumeration(
     toy, table, length, length_penalty, min_new_tokens, source, ends
 ) -> None:
     backend = toy(vocab_size=4, table=table)
@@ -62,7 +62,7 @@ def test_a_wide_beam_is_full_enumeration(
 
 @settings(max_examples=50, deadline=None)
 @given(table=st.integers(0, 999), lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5))
-def test_one_beam_is_greedy(toy, table, lengths) -> None:
+def test_one_beam_equals_greedy(toy, table, lengths) -> None:
     requests = [Request(source=(n,), max_new_tokens=m) for n, m in enumerate(lengths)]
     searched = beam(toy(table=table), requests, DecodeConfig(beams=1, strategy="beam"))
     walked = greedy(toy(table=table), requests, DecodeConfig())
@@ -102,7 +102,7 @@ def test_n_best_is_sorted_and_distinct(toy) -> None:
     assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
 
 
-def test_finished_searches_cost_nothing(toy) -> None:
+def test_finished_searches_are_not_computed(toy) -> None:
     backend = toy()
     requests = [Request(max_new_tokens=1), Request(max_new_tokens=4, source=(3,))]
     beam(backend, requests, DecodeConfig(beams=3, min_new_tokens=4))
@@ -120,7 +120,7 @@ def test_suppressed_tokens_never_appear(toy) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
-def test_decode_runs_the_loop_the_config_names(toy, strategy) -> None:
+def test_decode_runs_the_loop_that_the_config_selects(toy, strategy) -> None:
     loop = {"greedy": greedy, "beam": beam}.get(strategy)
     config = DecodeConfig(strategy=strategy, max_new_tokens=5)
     requests = [Request(source=(n,)) for n in range(3)]

@@ -1,4 +1,4 @@
-"""Continuation block by block, against its definition, batched against alone."""
+"""Continuation in blocks against its definition; batched rows equal single rows."""
 
 from functools import cache
 from typing import Any
@@ -33,7 +33,7 @@ prompts = st.lists(
 
 @cache
 def backend(*, ends: float = 2.0) -> TorchBackend:
-    """Random weights in float64; the drafter likes to end."""
+    """Random weights in float64, with a drafter that often drafts the end token."""
     target = tiny.language_model(dtype=torch.float64)
     with torch.no_grad():
         target.tokens.weight.mul_(3)
@@ -49,7 +49,7 @@ def config(**options: Any) -> DecodeConfig:
 
 
 def by_hand(computer: TorchBackend, request: Request) -> list[int]:
-    """One row: blocks of the drafter's likeliest tokens, each read by the model before the next."""
+    """Decode one row: argmax blocks of the drafter, each read by the model before the next."""
     state = computer.encode([()], capacity=60, drafting=True)
     *before, newest = [computer.start, *request.prompt]
     if before:
@@ -68,7 +68,7 @@ def by_hand(computer: TorchBackend, request: Request) -> list[int]:
 
 @settings(max_examples=25, deadline=None)
 @given(rows=prompts)
-def test_rows_say_what_each_says_by_hand(rows: list[Request]) -> None:
+def test_rows_equal_the_definition(rows: list[Request]) -> None:
     found = parallel(backend(), rows, config())
     for request, (text, *_) in zip(rows, found, strict=True):
         assert list(text.tokens) == by_hand(backend(), request)
@@ -77,13 +77,13 @@ def test_rows_say_what_each_says_by_hand(rows: list[Request]) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(rows=prompts, passes=st.integers(1, 3))
-def test_looking_again_does_not_depend_on_neighbours(rows: list[Request], passes: int) -> None:
+def test_further_iterations_do_not_depend_on_other_rows(rows: list[Request], passes: int) -> None:
     together = parallel(backend(), rows, config(iterations=passes))
     alone = [parallel(backend(), [row], config(iterations=passes))[0] for row in rows]
     assert together == alone
 
 
-def test_scores_are_the_models_own() -> None:
+def test_scores_are_log_probabilities_of_the_model() -> None:
     computer = backend(ends=-50.0)
     row = Request(prompt=(5, 6), max_new_tokens=7)
     ((text, *_),) = parallel(computer, [row], config(scores=True))
@@ -102,7 +102,7 @@ def test_fewer_passes_than_tokens() -> None:
     assert (stats.rounds, stats.tokens) == (12 // BLOCK, 12)
 
 
-def test_what_may_not_be_said_is_not_said() -> None:
+def test_suppressed_tokens_never_appear() -> None:
     computer, row = backend(ends=-50.0), Request(prompt=(5,), max_new_tokens=12)
     ((text, *_),) = parallel(computer, [row], config())
     banned = text.tokens[0]
@@ -110,7 +110,7 @@ def test_what_may_not_be_said_is_not_said() -> None:
     assert banned not in other.tokens
 
 
-def test_what_a_language_model_cannot_do() -> None:
+def test_unsupported_options_are_refused() -> None:
     row = Request(prompt=(5,))
     with pytest.raises(ConfigError, match="candidates: mode parallel writes one continuation"):
         parallel(backend(), [row], config(candidates=2))

@@ -1,4 +1,4 @@
-"""The choice between plain steps and blocks, on a machine whose clock the test sets."""
+"""The controller chooses between plain steps and blocks; the test sets the clock."""
 
 import random
 from collections import Counter
@@ -11,7 +11,7 @@ from tests.helpers.reference_backend import ReferenceBackend
 
 
 class Machine:
-    """Plain steps of one second, and rounds that take and bring what a test says."""
+    """Plain steps of one second, and rounds whose time and acceptance the test sets."""
 
     def __init__(self, *, block: float, token: float = 0.05, chance: float = 0.8) -> None:
         self.block, self.token, self.chance = block, token, chance
@@ -22,7 +22,7 @@ class Machine:
         self.used: Counter[int] = Counter()
 
     def text(self, tokens: int = 20) -> tuple[float, int]:
-        """Write a text; return its seconds, and how many tokens came from rounds with drafts."""
+        """Decode a text; return its seconds and its number of tokens from rounds with drafts."""
         controller, said, drafted, seconds = self.controller, 0, 0, 0.0
         if not controller.drafts(1):
             taken = tokens * self._disturbed(1.0)
@@ -35,7 +35,7 @@ class Machine:
             while held < k and self.dice.random() < self.chance:
                 held += 1
             taken = self._disturbed(self.block + self.token * k if k else 1.0)
-            if k not in self.cold:  # kernels are prepared
+            if k not in self.cold:  # the first call prepares kernels
                 self.cold.add(k)
                 taken *= 1.5
             controller.observe(1, k, taken, drafting=0.3 * self.block if k else 0.0, checked=k)
@@ -46,7 +46,7 @@ class Machine:
         return seconds, drafted
 
     def texts(self, count: int) -> tuple[float, float]:
-        """Write texts; return their seconds, and the share of tokens from rounds with drafts."""
+        """Decode texts; return their seconds and the share of tokens from rounds with drafts."""
         written = [self.text() for _ in range(count)]
         return sum(one for one, _ in written), sum(one for _, one in written) / (20 * count)
 
@@ -55,18 +55,18 @@ class Machine:
 
 
 @pytest.mark.parametrize("noise", [0.0, 3.0])
-def test_it_drafts_where_that_pays(noise: float) -> None:
+def test_it_drafts_if_that_is_faster(noise: float) -> None:
     machine = Machine(block=1.2)
     machine.noise = noise
     first_ten, _ = machine.texts(10)
-    assert noise or first_ten < 10 * 20  # ahead of plain within ten texts
+    assert noise or first_ten < 10 * 20  # faster than plain within ten texts
     machine.texts(40)
     _, share = machine.texts(100)
     assert share > 0.85
 
 
 @pytest.mark.parametrize("noise", [0.0, 3.0])
-def test_it_does_not_draft_where_that_does_not_pay(noise: float) -> None:
+def test_it_does_not_draft_if_that_is_slower(noise: float) -> None:
     machine = Machine(block=2.5, chance=0.3)
     machine.noise = noise
     machine.texts(20)
@@ -75,15 +75,15 @@ def test_it_does_not_draft_where_that_does_not_pay(noise: float) -> None:
     assert noise or seconds < 1.03 * 200 * 20
 
 
-def test_the_first_text_costs_little_more_where_drafting_never_pays() -> None:
-    """A few blocks of no use, the first of them in new kernels, in a text of 40 tokens."""
+def test_the_first_text_is_little_slower_if_all_drafts_are_refused() -> None:
+    """A text of 40 tokens with a few refused blocks, the first of them with unprepared kernels."""
     machine = Machine(block=1.3, chance=0.0)
     plain = 1.5 + 39
     assert machine.text(40)[0] < 1.1 * plain
 
 
 @pytest.mark.parametrize("pays", [True, False])
-def test_it_follows_a_change(pays: bool) -> None:
+def test_it_adapts_to_a_change(pays: bool) -> None:
     machine = Machine(block=1.2 if pays else 2.5, chance=0.8 if pays else 0.2)
     machine.texts(100)
     machine.block, machine.chance = (3.5, 0.2) if pays else (1.2, 0.8)
@@ -93,13 +93,13 @@ def test_it_follows_a_change(pays: bool) -> None:
 
 
 @pytest.mark.parametrize(("token", "chance", "best"), [(0.02, 0.95, 8), (0.35, 0.6, 2)])
-def test_blocks_are_as_long_as_pays(token: float, chance: float, best: int) -> None:
+def test_the_fastest_block_length_is_chosen(token: float, chance: float, best: int) -> None:
     machine = Machine(block=0.8, token=token, chance=chance)
     machine.texts(100)
     assert machine.used[best] > 0.85 * machine.used.total()
 
 
-def test_dearer_tokens_must_be_surer() -> None:
+def test_the_threshold_rises_with_the_cost_of_a_token() -> None:
     worth = []
     for token in (0.0, 0.05, 0.2):
         machine = Machine(block=1.2, token=token, chance=0.9)
@@ -109,8 +109,8 @@ def test_dearer_tokens_must_be_surer() -> None:
     assert worth[-1] < 1
 
 
-def test_numbers_of_rows_are_told_apart() -> None:
-    """Where many rows keep a machine busy, one row is drafted for all the same."""
+def test_each_number_of_rows_has_separate_estimates() -> None:
+    """With 32 rows drafting is slower; with one row it is faster."""
     controller = Controller(8)
     for _ in range(40):
         for rows, seconds in ((1, 1.5), (32, 30.0)):
@@ -122,7 +122,7 @@ def test_numbers_of_rows_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("longest", [1, 2, 3, 5, 8, 20])
-def test_blocks_stay_within_what_a_drafter_can_guess(longest: int) -> None:
+def test_blocks_stay_within_the_limit_of_the_drafter(longest: int) -> None:
     controller = Controller(longest)
     seen = set()
     for _ in range(300):
@@ -133,7 +133,7 @@ def test_blocks_stay_within_what_a_drafter_can_guess(longest: int) -> None:
     assert max(seen) == controller.longest == min(longest, 8)
 
 
-def test_a_clock_that_does_not_move_does_no_harm() -> None:
+def test_a_stopped_clock() -> None:
     controller = Controller(8)
     for _ in range(50):
         k = controller.plan(1).tokens
@@ -144,7 +144,7 @@ def test_a_clock_that_does_not_move_does_no_harm() -> None:
 
 
 class Timed(ReferenceBackend):
-    """Its passes take time by a clock of the test."""
+    """A backend whose passes advance a clock of the test."""
 
     now = 0.0
 
@@ -154,7 +154,7 @@ class Timed(ReferenceBackend):
 
 
 @pytest.mark.parametrize(("draft", "drafts"), [(0.3, True), (9.0, False)])
-def test_in_a_session_the_faster_way_wins(monkeypatch, draft: float, drafts: bool) -> None:
+def test_a_session_uses_the_faster_mode(monkeypatch, draft: float, drafts: bool) -> None:
     backend = Timed(7, block=6, skill=0.95)
     source = type(backend.drafts).draft
 
@@ -174,7 +174,7 @@ def test_in_a_session_the_faster_way_wins(monkeypatch, draft: float, drafts: boo
     assert (last.plain_rows < 6) if drafts else (last.plain_rows > 14)
 
 
-def test_it_takes_microseconds() -> None:
+def test_the_controller_is_fast() -> None:
     controller = Controller(8)
     began = perf_counter()
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""The best of several drawn texts: each a row of its own, chosen by what the model thinks of it."""
+"""Best of several sampled texts: each is a separate row, ranked by the model's log-probability."""
 
 import math
 from dataclasses import replace
@@ -23,7 +23,7 @@ def settings(**values: Any) -> Any:
 
 
 def log_prob(model: ReferenceBackend, request: Request, tokens: list[int]) -> float:
-    """Transcribed: the mean over all tokens, scored one after the other."""
+    """Transcribed: mean log-probability over all tokens, scored one by one."""
     seen, found = (model.start,), []
     for token in tokens:
         scores = model.logits(tuple(request.source), seen)
@@ -33,7 +33,7 @@ def log_prob(model: ReferenceBackend, request: Request, tokens: list[int]) -> fl
 
 
 @pytest.mark.parametrize("mode", ["ar", "tandem"])
-def test_texts_are_sorted_by_what_the_model_thinks_of_them(mode: str) -> None:
+def test_texts_are_sorted_by_log_probability(mode: str) -> None:
     model = backend()
     options = {"mode": mode, "draft_tokens": 3} if mode == "tandem" else {}
     found = decode(model, REQUESTS, settings(candidates=9, n_best=9, **options))
@@ -47,7 +47,7 @@ def test_texts_are_sorted_by_what_the_model_thinks_of_them(mode: str) -> None:
             assert one.score == pytest.approx(log_prob(model, request, said), abs=1e-9)
 
 
-def test_the_first_candidate_is_what_is_drawn_alone_and_the_others_are_not() -> None:
+def test_the_first_candidate_equals_a_single_sample_and_the_others_differ() -> None:
     alone = decode(backend(), REQUESTS, settings())
     of_all = decode(backend(), REQUESTS, settings(candidates=5, n_best=5))
     for (one,), several in zip(alone, of_all, strict=True):
@@ -59,14 +59,14 @@ def test_the_first_candidate_is_what_is_drawn_alone_and_the_others_are_not() -> 
     assert decode(backend(), one_seed, settings(candidates=5)) != of_all
 
 
-def test_neighbours_and_places_change_nothing() -> None:
+def test_candidates_do_not_depend_on_other_rows() -> None:
     config = settings(candidates=4, n_best=3)
     together = decode(backend(), REQUESTS, config)
     assert together == decode(backend(), REQUESTS, config, rows=5)
     assert together == [decode(backend(), [one], config)[0] for one in REQUESTS]
 
 
-def test_a_cancelled_request_hands_back_the_best_it_has() -> None:
+def test_a_cancelled_request_returns_its_best_hypotheses() -> None:
     session = Session(backend(), settings(candidates=3, n_best=3, min_new_tokens=6))
     number, other = session.add(REQUESTS[0]), session.add(REQUESTS[1])
     session.step()

@@ -1,4 +1,4 @@
-"""A model may have several end tokens: each of them ends a text, in every way to decode."""
+"""Models with several end tokens: each of them ends a text in every decoding mode."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ ENDS = (1, 4, 7, 9)
 
 
 def backend() -> TorchBackend:
-    """Random weights that lean to all end tokens but the first."""
+    """Random weights that favour all end tokens but the first."""
     target = tiny.seq2seq(dtype=torch.float64, eos_token_id=list(ENDS), logits_bias=True)
     config = target.config
     drafter = Drafter(DrafterConfig.for_target(config, block=6, train_block=4, rank=8)).double()
@@ -50,7 +50,7 @@ WAYS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_no_way_writes_past_any_of_them(way: dict[str, Any]) -> None:
+def test_no_mode_continues_after_an_end_token(way: dict[str, Any]) -> None:
     found = decode(backend(), REQUESTS, DecodeConfig(**way))
     texts = [hypothesis for row in found for hypothesis in row]
     assert all(not set(ENDS) & set(text.tokens) for text in texts)
@@ -58,13 +58,13 @@ def test_no_way_writes_past_any_of_them(way: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if "decoder" not in way], ids=str)
-def test_all_of_them_are_held_back_together(way: dict[str, Any]) -> None:
+def test_min_new_tokens_delays_all_end_tokens(way: dict[str, Any]) -> None:
     config = DecodeConfig(**way, min_new_tokens=9)
     for row in decode(backend(), REQUESTS, config):
         assert all(len(text.tokens) >= 9 for text in row)
 
 
-def test_the_first_is_forced(toy) -> None:
+def test_the_first_end_token_is_forced(toy) -> None:
     model = toy()
     model.ends, model.eos = (4, 1), 4
     config = DecodeConfig(beams=2, max_new_tokens=3, min_new_tokens=2, force_eos=True)
@@ -74,8 +74,8 @@ def test_the_first_is_forced(toy) -> None:
     assert len(stepwise[0].tokens) <= 2
 
 
-def test_enough_is_ranked_for_every_beam_to_go_on(toy) -> None:
-    """With two end tokens a beam can have two endings before its first word."""
+def test_every_beam_has_a_continuation(toy) -> None:
+    """With two end tokens, one beam can fill two ranks with endings in the first step."""
 
     class Ending(toy):
         ends = (1, 4)
@@ -88,7 +88,7 @@ def test_enough_is_ranked_for_every_beam_to_go_on(toy) -> None:
     assert len(found) == 3
 
 
-def test_a_drawn_text_stops_at_the_first_of_them(toy) -> None:
+def test_a_sampled_text_stops_at_the_first_end_token(toy) -> None:
     model, config = toy(), DecodeConfig(strategy="sample", max_new_tokens=20)
     requests = [Request(source=(n,), seed=n) for n in range(20)]
     whole = sample(model, requests, config)
@@ -98,7 +98,7 @@ def test_a_drawn_text_stops_at_the_first_of_them(toy) -> None:
         assert short.tokens == long.tokens[: ends[0] if ends else None]
 
 
-def test_they_are_read_from_both_configs(tmp_path) -> None:
+def test_end_tokens_are_read_from_both_configs(tmp_path) -> None:
     folder = drafted.save_translator(tmp_path / "model", ctc=True)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["eos_token_id"] = [1, 6]
@@ -126,15 +126,15 @@ def test_they_are_read_from_both_configs(tmp_path) -> None:
         ([], (), r"^eos_token_id in config.json is an empty list; it must name an end token"),
     ],
 )
-def test_foreign_end_tokens_are_refused(own: Any, more: tuple[int, ...], message: str) -> None:
-    """Those of a config are checked when it is read, too; this one was changed since."""
+def test_invalid_end_tokens_are_refused(own: Any, more: tuple[int, ...], message: str) -> None:
+    """Ids in a config file are checked when it is read; this config was changed afterwards."""
     config = tiny.seq2seq().config
     config.eos_token_id = own
     with pytest.raises(ModelError, match=message):
         special_tokens(config, more)
 
 
-def test_ctc_labels_end_with_any_of_them() -> None:
+def test_ctc_labels_end_with_any_end_token() -> None:
     target = tiny.seq2seq(eos_token_id=[1, 4])
     ctc = Ctc(CtcConfig.for_target(target.config, layers=1)).bind(target)
     labels = torch.tensor([[5, 6, 4, -100], [5, 1, -100, -100], [5, 6, 7, 1]])

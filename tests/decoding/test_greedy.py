@@ -1,4 +1,4 @@
-"""Greedy decoding over a toy model: against a plain loop, batched against alone."""
+"""Greedy decoding of a toy model against a plain loop; batched rows equal single rows."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ requests = st.lists(
 
 
 def plain(backend, request: Request, limit: int) -> Hypothesis:
-    """The definition, one row and one token at a time."""
+    """The definition: one row, one token at a time."""
     seen, out = (backend.start, *request.prompt), []
     while len(out) < limit:
         logits = backend.logits(tuple(request.source), seen)
@@ -36,7 +36,7 @@ def plain(backend, request: Request, limit: int) -> Hypothesis:
 
 @settings(max_examples=60, deadline=None)
 @given(requests=requests, table=st.integers(0, 99), ends=st.sampled_from([(1,), (1, 4), (5, 1, 3)]))
-def test_equals_its_definition_whatever_the_batch(toy, requests, table, ends) -> None:
+def test_any_batch_equals_the_definition(toy, requests, table, ends) -> None:
     backend = toy(table=table)
     backend.ends = ends
     config = DecodeConfig(max_new_tokens=8)
@@ -45,7 +45,7 @@ def test_equals_its_definition_whatever_the_batch(toy, requests, table, ends) ->
 
 
 @pytest.mark.parametrize("asked", [0, -3])
-def test_no_tokens_at_all_cannot_be_asked_for(toy, asked: int) -> None:
+def test_max_new_tokens_must_be_positive(toy, asked: int) -> None:
     message = rf"^max_new_tokens: got {asked}, expected 1 or more$"
     with pytest.raises(ConfigError, match=message):
         greedy(toy(), [Request(max_new_tokens=asked)], DecodeConfig())
@@ -55,19 +55,19 @@ def test_no_requests_give_no_output(toy) -> None:
     assert greedy(toy(), [], DecodeConfig()) == []
 
 
-def test_finished_rows_cost_nothing(toy) -> None:
+def test_finished_rows_are_not_computed(toy) -> None:
     backend = toy()
     requests = [Request(max_new_tokens=1, prompt=(2,)), Request(max_new_tokens=5, prompt=(3,))]
     config = DecodeConfig(min_new_tokens=5)
     greedy(backend, requests, config)
-    assert backend.rows_computed == 2 + 2 + 4  # the prompts, the first tokens, what is open
+    assert backend.rows_computed == 2 + 2 + 4  # the prompts, the first tokens, the unfinished row
 
 
-def test_never_counts_beyond_the_model(toy) -> None:
+def test_texts_stop_at_the_last_position(toy) -> None:
     backend = toy(max_length=6)
     config = DecodeConfig(max_new_tokens=50, min_new_tokens=50)
     short, long = greedy(backend, [Request(prompt=(2,)), Request(prompt=(2, 3, 4))], config)
-    # start and prompt take positions, the last token does not need one
+    # the start token and the prompt take positions, the last token does not
     assert (len(short.tokens), len(long.tokens)) == (5, 3)
     assert short.finish == long.finish == "length"
 
@@ -83,7 +83,7 @@ def test_suppressed_tokens_never_appear(toy) -> None:
     assert {token for output in outputs for token in output.tokens} == {0, 4, 5}
 
 
-def test_the_end_waits_for_min_new_tokens(toy) -> None:
+def test_min_new_tokens_delays_the_end(toy) -> None:
     outputs = greedy(
         toy(), [Request(source=(n,)) for n in range(50)], DecodeConfig(min_new_tokens=3)
     )
@@ -91,7 +91,7 @@ def test_the_end_waits_for_min_new_tokens(toy) -> None:
     assert min(lengths) == 3
 
 
-def test_a_forced_end_takes_the_last_place(toy) -> None:
+def test_a_forced_end_is_the_last_token(toy) -> None:
     free = DecodeConfig(max_new_tokens=4, min_new_tokens=4)
     forced = free.changed(force_eos=True)
     (a,), (b,) = (greedy(toy(), [Request()], config) for config in (free, forced))

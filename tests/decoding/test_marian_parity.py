@@ -1,4 +1,4 @@
-"""Our loops against transformers' own `generate`, on the same random Marian weights."""
+"""The decoding loops against `generate` of transformers, on the same random Marian weights."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ class UncachedState:
 
 
 class UncachedMarian:
-    """Runs transformers' model over the whole sequence at every step: slow and beyond doubt."""
+    """Runs transformers' model on the whole sequence at every step, without a cache."""
 
     vocab_size, start, eos, pad, max_length = VOCAB, PAD, EOS, PAD, 64
     ends, epsilon, compact_threshold, drafts = (EOS,), 1e-7, 0.0, None
@@ -90,14 +90,14 @@ def marian() -> MarianMTModel:
         dropout=0.0,
     )
     model = MarianMTModel(config).eval()
-    # Random weights almost never end a sentence; lift the end token so that lengths vary.
+    # Random weights almost never end a sentence; a bias on the end token varies the lengths.
     model.final_logits_bias[0, EOS] = 3.0
     return model
 
 
 @pytest.fixture(scope="module", params=["uncached", "torch"])
 def backend(request, marian, tmp_path_factory):
-    """Transformers' model itself, and ours with its weights read from its folder."""
+    """The model of transformers, and ours with its weights read from its folder."""
     if request.param == "uncached":
         return UncachedMarian(marian)
     folder = tmp_path_factory.mktemp("marian")
@@ -123,7 +123,7 @@ def hf_generate(model: MarianMTModel, source: list[list[int]], **options) -> lis
 
 @pytest.mark.parametrize("force_eos", [False, True])
 @pytest.mark.parametrize("min_new_tokens", [0, 7])
-def test_greedy_tokens_are_those_of_generate(
+def test_greedy_tokens_equal_those_of_generate(
     marian, backend, source, force_eos, min_new_tokens
 ) -> None:
     options = {"max_new_tokens": 14, "bad_words_ids": [[PAD]]}
@@ -141,7 +141,7 @@ def test_greedy_tokens_are_those_of_generate(
 @pytest.mark.parametrize("force_eos", [False, True])
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("beams", [2, 4])
-def test_beam_tokens_scores_and_order_are_those_of_generate(
+def test_beam_tokens_scores_and_order_equal_those_of_generate(
     marian, backend, source, beams, length_penalty, force_eos
 ) -> None:
     options = {"max_new_tokens": 14, "bad_words_ids": [[PAD]], "length_penalty": length_penalty}

@@ -1,4 +1,4 @@
-"""What may be suppressed: tokens of the model, and not all of them."""
+"""Suppressed tokens: ids of the model, and not all of them."""
 
 import pytest
 
@@ -11,14 +11,14 @@ WORDS = tuple(range(6))
 
 @pytest.mark.parametrize("mode", ["ar", "tandem", "parallel"])
 @pytest.mark.parametrize("token", [-1, 6, 10**12])
-def test_what_is_no_token_is_refused(toy, mode: Mode, token: int) -> None:
+def test_an_id_outside_the_vocabulary_is_refused(toy, mode: Mode, token: int) -> None:
     config = DecodeConfig(mode=mode, suppress=(2, token))
     message = rf"^suppress: got {token}, expected token ids from 0 to 5$"
     with pytest.raises(ConfigError, match=message):
         decode(toy(), [Request()], config)
 
 
-def test_something_must_be_left_to_say(toy) -> None:
+def test_suppressing_all_tokens_is_refused(toy) -> None:
     message = r"^suppress: leaves none of 6 tokens allowed; suppress fewer$"
     with pytest.raises(ConfigError, match=message):
         decode(toy(), [Request()], DecodeConfig(suppress=WORDS))

@@ -1,4 +1,4 @@
-"""A machine that runs out of memory while decoding says so, and what to lower."""
+"""Out of memory while decoding: the error names the options to lower."""
 
 from collections.abc import Callable
 
@@ -49,20 +49,20 @@ def backend(toy):
         ({"max_new_tokens": 7}, r"batch_tokens or max_new_tokens \(7\)"),
     ],
 )
-def test_every_kind_of_shortage_is_one_sentence(backend, fail, options, lower) -> None:
+def test_every_kind_of_shortage_gives_one_error_message(backend, fail, options, lower) -> None:
     backend.fail = fail
     message = f"^decoding 2 rows at once: the machine ran out of memory; lower {lower}$"
     with pytest.raises(ResourceError, match=message):
         decode(backend, [Request(), Request()], DecodeConfig(**options))
 
 
-def test_one_row_is_no_batch(backend) -> None:
+def test_one_row_names_no_batch_size(backend) -> None:
     backend.fail = python_runs_out
     with pytest.raises(ResourceError, match=r"^decoding 1 row at once: .*; lower max_new_tokens$"):
         decode(backend, [Request()], DecodeConfig())
 
 
-def test_other_errors_stay_what_they_are(backend) -> None:
+def test_other_errors_are_unchanged(backend) -> None:
     def fail() -> object:
         raise RuntimeError("expected scalar type Long but found Float")
 

@@ -1,4 +1,4 @@
-"""Parallel generation with real small models: against its definition, batched against alone."""
+"""Parallel generation with small models, against its definition; batched rows equal single rows."""
 
 from functools import cache
 from itertools import groupby
@@ -40,7 +40,7 @@ requests = st.lists(
 
 @cache
 def backend(seed: int = 0, *, drafter: bool = True, ctc: bool = True) -> TorchBackend:
-    """Random weights in float64, spread so that slots differ in what they say and how surely."""
+    """Random weights in float64, scaled so that slots differ in token and confidence."""
     target = tiny.seq2seq(seed=seed, dtype=torch.float64)
     with torch.no_grad():
         target.tokens.weight.mul_(3)
@@ -72,7 +72,7 @@ def write(request: Request, decoder: str, **options: Any) -> Hypothesis:
 
 
 def log_probs(request: Request, tokens: tuple[int, ...]) -> list[float]:
-    """What the model thinks of a text, by teacher forcing."""
+    """Log-probabilities of a text under the model, by teacher forcing."""
     fed = torch.tensor([[PAD, *tokens[:-1]]])
     with torch.no_grad():
         ids = torch.tensor([list(request.source)])
@@ -81,7 +81,7 @@ def log_probs(request: Request, tokens: tuple[int, ...]) -> list[float]:
 
 
 class Recorder:
-    """A backend that remembers which tokens its slots knew."""
+    """A backend that records the known tokens of every call."""
 
     def __init__(self) -> None:
         self.known: list[Any] = []
@@ -112,7 +112,7 @@ class Recorder:
     iterations=st.integers(0, 3),
     candidates=st.sampled_from([1, 3]),
 )
-def test_a_row_does_not_depend_on_its_neighbours(requests, decoder, iterations, candidates) -> None:
+def test_a_row_does_not_depend_on_other_rows(requests, decoder, iterations, candidates) -> None:
     options = config(decoder, iterations=iterations, candidates=candidates)
     together = parallel(backend(), requests, options)
     alone = [parallel(backend(), [request], options)[0] for request in requests]
@@ -125,8 +125,8 @@ def test_a_row_does_not_depend_on_its_neighbours(requests, decoder, iterations, 
 
 @settings(max_examples=30)
 @given(requests=requests, suppress=st.sets(st.integers(0, 22), max_size=15))
-def test_ctc_reads_the_likeliest_path(requests, suppress) -> None:
-    """One slot at a time; the blank may be suppressed as a token, it is none of the text's."""
+def test_ctc_takes_the_most_likely_path(requests, suppress) -> None:
+    """Slot by slot; suppressing the blank as a token does not remove it from the path."""
     ctc = backend().ctc_decoder
     found = parallel(backend(), requests, config(suppress=tuple(suppress)))
     for request, (ours,) in zip(requests, found, strict=True):
@@ -157,9 +157,9 @@ def test_the_drafters_block_is_read_up_to_its_end_token(requests) -> None:
         assert ours.finish == ("eos" if ended else "length")
 
 
-def test_further_ctc_passes_tell_the_surest_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slot by slot: what a slot was told keeps the probability it had when it was asked."""
-    monkeypatch.setattr(writer, "MOST_KNOWN", 0.8)  # else rows this short are told nothing
+def test_further_ctc_passes_keep_the_most_confident_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slot by slot: a known slot keeps the probability from the pass that predicted it."""
+    monkeypatch.setattr(writer, "MOST_KNOWN", 0.8)  # otherwise rows this short have no known slots
     recorder, rows = Recorder(), [source(5, 6, 7, 8, 9), source(11, 12)]
     parallel(recorder, rows, config(iterations=3))  # type: ignore[arg-type]
     first, *later = recorder.known
@@ -183,14 +183,14 @@ def test_further_ctc_passes_tell_the_surest_slots(monkeypatch: pytest.MonkeyPatc
             told = following
 
 
-def test_a_ctc_decoder_is_told_as_little_as_in_training() -> None:
+def test_the_share_of_known_slots_is_that_of_training() -> None:
     recorder, request = Recorder(), source(*[4 + n % 19 for n in range(39)])
     parallel(recorder, [request], config(iterations=4))  # type: ignore[arg-type]
     told = [sum(token >= 0 for token in one[0]) for one in recorder.known if one is not None]
     assert told == [9, 7, 4, 2], "of 80 slots, at most 15 %, fewer from pass to pass"
 
 
-def test_looking_again_is_left_to_the_drafter_where_there_is_one() -> None:
+def test_further_iterations_use_the_drafter_if_present() -> None:
     rows, again = [source(5, 6, 7), source(9, 4)], {"iterations": 2}
     free = DecodeConfig(mode="parallel", **again)
     assert parallel(backend(), rows, free) == parallel(backend(), rows, config("drafter", **again))
@@ -198,7 +198,7 @@ def test_looking_again_is_left_to_the_drafter_where_there_is_one() -> None:
     assert parallel(alone, rows, free) == parallel(alone, rows, config("ctc", **again))
 
 
-def test_further_passes_of_the_drafter_tell_nothing_past_the_end() -> None:
+def test_further_passes_of_the_drafter_keep_nothing_after_the_end() -> None:
     recorder, rows = Recorder(), [source(n, n + 1, n + 2, 30 - n) for n in range(8, 20)]
     parallel(recorder, rows, config("drafter", iterations=1))  # type: ignore[arg-type]
     first, told = map(np.array, recorder.known)
@@ -217,16 +217,16 @@ def test_further_passes_of_the_drafter_tell_nothing_past_the_end() -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_what_was_told_stands(decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the next pass thinks otherwise: what is told last is a part of the text."""
-    monkeypatch.setattr(writer.CtcWriter, "_share", writer.Writer._share)  # or it is told too few
+def test_known_tokens_are_kept(decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last known tokens are part of the text, even if the next pass prefers other tokens."""
+    monkeypatch.setattr(writer.CtcWriter, "_share", writer.Writer._share)  # else too few are known
     recorder, request = Recorder(), source(5, 6, 7, 8, 9)
     ((found,),) = parallel(recorder, [request], config(decoder, iterations=9))  # type: ignore[arg-type]
     told = recorder.known[-1]
     assert told is not None
     words = [t for t, _ in groupby(told[0]) if t not in (PAD, EOS, -1)]
     rest = iter(found.tokens)
-    assert all(word in rest for word in words)  # in this order, though not side by side
+    assert all(word in rest for word in words)  # in this order, not necessarily adjacent
     assert len(words) > 1
 
 
@@ -246,7 +246,7 @@ def test_candidates_are_scored_by_the_model(decoder: str) -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_candidates_differ_and_come_back_with_the_seed(decoder: str) -> None:
+def test_candidates_differ_and_are_reproducible_by_seed(decoder: str) -> None:
     def texts(**options: Any) -> list[tuple[int, ...]]:
         rows = [Request(source=(n, 22 - n, n + 1, EOS), **options) for n in range(4, 14)]
         return [h.tokens for (h,) in parallel(backend(), rows, config(decoder, candidates=4))]
@@ -259,7 +259,7 @@ def test_candidates_differ_and_come_back_with_the_seed(decoder: str) -> None:
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("force_eos", [False, True])
-def test_texts_stop_where_greedy_has_to(decoder: str, force_eos: bool) -> None:
+def test_texts_stop_at_the_limits_of_greedy(decoder: str, force_eos: bool) -> None:
     request = next(
         r for n in range(4, 22) if len(write(r := source(n, n + 1, 5, n), decoder).tokens) > 3
     )
@@ -286,13 +286,13 @@ def test_statistics_count_passes_and_time() -> None:
     assert all(stats.seconds[part] > 0 for part in ("encode", "draft", "verify", "loop"))
 
 
-def test_nothing_is_made_ready_for_decoding_token_by_token() -> None:
+def test_no_autoregressive_caches_are_allocated() -> None:
     recorder = Recorder()
     parallel(recorder, [source(5, 6)], config())  # type: ignore[arg-type]
     assert (recorder.states[0].caches, recorder.states[0].sources) == ([], [])
 
 
-def test_decode_knows_the_mode_and_the_ctc_decoder_comes_first() -> None:
+def test_decode_prefers_the_ctc_decoder() -> None:
     rows = [source(5, 6, 7)]
     free = DecodeConfig(mode="parallel")
     assert decode(backend(), rows, free) == parallel(backend(), rows, config("ctc"))
@@ -301,7 +301,7 @@ def test_decode_knows_the_mode_and_the_ctc_decoder_comes_first() -> None:
     assert parallel(backend(), [], free) == []
 
 
-def test_what_cannot_be_done_is_said() -> None:
+def test_unsupported_options_are_refused() -> None:
     rows = [source(5)]
     with pytest.raises(ConfigError, match=r"^min_new_tokens: mode parallel cannot delay"):
         parallel(backend(), rows, config(min_new_tokens=2))
@@ -323,7 +323,7 @@ def test_what_cannot_be_done_is_said() -> None:
 
 
 @pytest.mark.parametrize("candidates", [1, 3])
-def test_a_drafter_that_saw_no_whole_texts_writes_no_longer_ones_than_its_blocks(
+def test_a_drafter_not_trained_on_whole_texts_is_limited_to_its_block(
     candidates, monkeypatch
 ) -> None:
     inner = backend()
@@ -349,7 +349,7 @@ def test_a_drafter_that_saw_no_whole_texts_writes_no_longer_ones_than_its_blocks
     assert len(found.tokens) < 5 or found.finish == "length"
 
 
-def test_who_was_trained_on_whole_texts_may_write_long_ones() -> None:
+def test_a_drafter_trained_on_whole_texts_may_generate_long_ones() -> None:
     target = tiny.seq2seq().config
     assert DrafterConfig.for_target(target, block=6, train_block=4).longest_text > 1000
     short = DrafterConfig.for_target(target, block=6, train_block=4, whole=False)

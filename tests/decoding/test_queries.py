@@ -1,4 +1,4 @@
-"""Questions about scores, against their definitions, on arrays and on tensors as a GPU has them."""
+"""Queries about scores against their definitions, on arrays and on tensors as on a GPU."""
 
 import math
 
@@ -24,7 +24,7 @@ scores = st.builds(
 
 
 def both(question, array: np.ndarray):
-    """What is answered; the same for an array and for a tensor."""
+    """Return the answer, after checking that array and tensor give the same."""
     found = question.answer(array.copy())
     there = question.answer(torch.from_numpy(array.copy()))
     assert type(found) is type(there)
@@ -37,7 +37,7 @@ def both(question, array: np.ndarray):
 
 
 @given(array=scores, always=st.sets(st.integers(0, WORDS - 1), max_size=WORDS - 2))
-def test_the_likeliest_is_the_first_of_the_largest(array, always) -> None:
+def test_argmax_is_the_first_of_equal_scores(array, always) -> None:
     found = both(Argmax(Forbidden(tuple(always)), True), array)
     allowed = [token for token in range(WORDS) if token not in always]
     for row, tokens in enumerate(found.tokens):
@@ -48,7 +48,7 @@ def test_the_likeliest_is_the_first_of_the_largest(array, always) -> None:
             assert found.log_probs[row][place] == pytest.approx(one[token] - total, abs=1e-4)
 
 
-def test_near_is_another_score_within_the_margin() -> None:
+def test_near_marks_other_scores_within_the_margin() -> None:
     array = np.array([[[100, 99.5, 0], [100, 98, 0], [0.1, 0.095, -5]]], dtype=np.float32)
     assert both(Argmax(closeness=0.01), array).near == [[True, False, True]]
 
@@ -64,7 +64,7 @@ def test_rows_that_may_not_end_yet() -> None:
 
 
 @given(array=scores, count=st.integers(1, WORDS + 2))
-def test_the_top_are_in_order_and_of_equals_the_first(array, count) -> None:
+def test_top_k_is_sorted_and_equal_scores_by_id(array, count) -> None:
     array = array[:, :1]
     found = TopK(count).answer(array.copy())
     for row, tokens in enumerate(found.tokens):
@@ -92,9 +92,9 @@ def test_log_probabilities_of_given_tokens(array, token) -> None:
 
 
 @given(array=scores, number=st.floats(0, 1, exclude_max=True))
-def test_draws_and_paths_are_the_same_on_tensors(array, number) -> None:
+def test_samples_and_paths_are_the_same_on_tensors(array, number) -> None:
     rows, places = array.shape[:2]
-    # No two alike: which of equals comes first is a GPU's own choice.
+    # No two are equal: on a GPU the order of equal scores is undefined.
     array = array + np.linspace(0, 0.5, array.size, dtype=np.float32).reshape(array.shape)
     both(Sample(Sampling(0.7, top_k=3), [number] * rows, log_probs=True), array[:, :1])
     uniform = [[[number] * places] * 2] * rows
@@ -103,5 +103,5 @@ def test_draws_and_paths_are_the_same_on_tensors(array, number) -> None:
     assert np.shape(found.drawn) == (rows, 2, places)
 
 
-def test_nothing_is_answered_with_nothing() -> None:
+def test_the_query_nothing_has_no_answer() -> None:
     assert Nothing().answer(np.zeros((1, 1, 2))) is None

@@ -1,4 +1,4 @@
-"""Sampling: the distribution it draws from, and a row's independence from its neighbours."""
+"""Sampling: its distribution, and independence of a row from other rows."""
 
 import pytest
 import torch
@@ -15,27 +15,27 @@ GRID = ((torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000)[:, None]
 
 
 def share(**options) -> torch.Tensor:
-    """How much of the unit interval goes to each token: its probability, to grid precision."""
+    """The share of the unit interval of each token: its probability, to grid precision."""
     sampling = DecodeConfig(strategy="sample", **options).sampling
     logits = LOGITS.expand(len(GRID), -1)
-    tokens = choose(logits, GRID, sampling)  # as on a GPU
+    tokens = choose(logits, GRID, sampling)  # tensors, as on a GPU
     assert choose(logits.numpy(), GRID.numpy(), sampling).tolist() == tokens.tolist()
     return tokens.flatten().bincount(minlength=5) / len(GRID)
 
 
-def test_draws_from_the_tempered_softmax() -> None:
+def test_samples_follow_the_tempered_softmax() -> None:
     expected = (LOGITS[0].double() / 0.7).softmax(-1)
     torch.testing.assert_close(share(temperature=0.7).double(), expected, atol=2e-5, rtol=0)
 
 
-def test_top_k_keeps_the_k_likeliest() -> None:
+def test_top_k_keeps_the_k_most_likely() -> None:
     expected = torch.zeros(5, dtype=torch.float64)
     expected[[1, 2]] = LOGITS[0, [1, 2]].double().softmax(-1)
     torch.testing.assert_close(share(top_k=2).double(), expected, atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("top_p", "kept"), [(0.5, 1), (0.65, 2), (0.9, 3), (1.0, 5)])
-def test_top_p_keeps_the_fewest_that_hold_the_mass(top_p: float, kept: int) -> None:
+def test_top_p_keeps_the_fewest_tokens_with_that_mass(top_p: float, kept: int) -> None:
     order = LOGITS[0].argsort(descending=True)[:kept]
     expected = torch.zeros(5, dtype=torch.float64)
     expected[order] = LOGITS[0, order].double().softmax(-1)
@@ -43,7 +43,7 @@ def test_top_p_keeps_the_fewest_that_hold_the_mass(top_p: float, kept: int) -> N
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
-def test_the_ends_of_the_interval_never_draw_a_forbidden_token(uniform: float) -> None:
+def test_the_ends_of_the_interval_never_give_a_forbidden_token(uniform: float) -> None:
     logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]])
     token = choose(logits, torch.tensor([[uniform]], dtype=torch.float64), Sampling())
     assert token.item() in (1, 2)
@@ -89,7 +89,7 @@ def test_no_requests_give_no_output(toy) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.9}], ids=str)
-def test_next_to_no_temperature_is_greedy_and_the_highest_stays_in_the_vocabulary(
+def test_the_lowest_temperature_is_greedy_and_the_highest_gives_allowed_tokens(
     toy, options
 ) -> None:
     requests = [Request(source=(n,), seed=n) for n in range(10)]

@@ -1,4 +1,4 @@
-"""A session: rows come, go and take places in any order, and each says what it says alone."""
+"""Sessions: requests join, wait and leave in any order; each gives the result of decoding alone."""
 
 from functools import lru_cache
 from types import SimpleNamespace
@@ -66,11 +66,11 @@ def jobs(draw: Any, *, words: int) -> Request:
 
 
 Event = Request | int
-"""A request that comes; a number: so many steps, or, below zero, one that is called off."""
+"""A new request; a number of steps; or, if negative, the cancellation of a request."""
 
 
 def play(session: Session, events: list[Event]) -> tuple[dict[int, list[Hypothesis]], set[int]]:
-    """Let things happen in this order; return what every request came to, and who was stopped."""
+    """Run the events in order; return the hypotheses of each request and the cancelled requests."""
     said: dict[int, list[int]] = {}
     found: dict[int, list[Hypothesis]] = {}
     stopped: set[int] = set()
@@ -108,7 +108,7 @@ def play(session: Session, events: list[Event]) -> tuple[dict[int, list[Hypothes
 def check(
     backend: Any, events: list[Event], rows: int, *, ahead: int = 1, scores: float = 1e-4
 ) -> None:
-    """Each row's text, the way it finished and its score are those it has alone."""
+    """Text, finish and score of each request equal those of decoding it alone."""
     found, stopped = play(Session(backend, rows=rows, ahead=ahead), events)
     requests = [event for event in events if isinstance(event, Request)]
     for number, request in enumerate(requests):
@@ -131,7 +131,7 @@ def check(
 
 
 def stories(words: int) -> st.SearchStrategy[list[Event]]:
-    """Several requests, and after each some steps; now and then one is called off."""
+    """Several requests, each followed by some steps or a cancellation."""
     then = st.sampled_from([0, 0, 0, 1, 2, 4, -1, -2, -5])
     pairs = st.lists(st.tuples(jobs(words=words), then), min_size=3, max_size=9)
     return pairs.map(lambda all_: [event for pair in all_ for event in pair])
@@ -145,7 +145,9 @@ def stories(words: int) -> st.SearchStrategy[list[Event]]:
     table=st.integers(0, 9),
     compact_threshold=st.booleans(),
 )
-def test_joined_is_alone_by_the_contract(events, rows, ahead, table, compact_threshold) -> None:
+def test_joined_rows_equal_single_rows_on_the_reference_backend(
+    events, rows, ahead, table, compact_threshold
+) -> None:
     backend = ReferenceBackend(7, seed=table, block=6, skill=0.7, ctc=True)
     backend.compact_threshold = 0.6 if compact_threshold else 0.0
     check(backend, events, rows, ahead=ahead, scores=1e-9)
@@ -153,9 +155,7 @@ def test_joined_is_alone_by_the_contract(events, rows, ahead, table, compact_thr
 
 @settings(max_examples=40)
 @given(events=stories(6), rows=st.integers(1, 5), length=st.integers(9, 14))
-def test_rows_near_the_last_position_of_a_model_say_what_they_say_alone(
-    events, rows, length
-) -> None:
+def test_rows_near_the_last_position_equal_single_rows(events, rows, length) -> None:
     check(ReferenceBackend(7, length, block=6, skill=0.7, ctc=True), events, rows)
 
 
@@ -185,19 +185,19 @@ def native_backend(kind: str) -> Any:
 @pytest.mark.parametrize("kind", MODELS)
 @settings(max_examples=30)
 @given(events=stories(tiny.VOCABULARY), rows=st.integers(1, 7))
-def test_joined_is_alone_in_float32(kind, events, rows) -> None:
+def test_joined_rows_equal_single_rows_in_float32(kind, events, rows) -> None:
     check(torch_backend(kind), events, rows)
 
 
 @pytest.mark.parametrize("kind", MODELS)
 @settings(max_examples=80)
 @given(events=stories(tiny.VOCABULARY), rows=st.integers(1, 7), ahead=st.integers(1, 4))
-def test_joined_is_alone_to_the_bit_in_int8(kind, events, rows, ahead) -> None:
+def test_joined_rows_are_bit_identical_to_single_rows_in_int8(kind, events, rows, ahead) -> None:
     check(native_backend(kind), events, rows, ahead=ahead, scores=0.0)
 
 
-def test_a_row_that_leaves_gives_its_place_at_once() -> None:
-    """With two places, three rows of 2, 6 and 4 tokens take six rounds, as few as can be."""
+def test_a_finished_row_is_replaced_immediately() -> None:
+    """With two slots, three rows of 2, 6 and 4 tokens need six rounds, the minimum."""
     backend = ReferenceBackend(6)
     config = DecodeConfig(min_new_tokens=9, max_new_tokens=9)
     session = Session(backend, config, rows=2)
@@ -210,7 +210,7 @@ def test_a_row_that_leaves_gives_its_place_at_once() -> None:
     assert rounds == 6
 
 
-def test_a_batch_that_has_begun_takes_in_what_comes() -> None:
+def test_a_request_joins_a_running_batch() -> None:
     session = Session(ReferenceBackend(6), DecodeConfig(min_new_tokens=9, max_new_tokens=9))
     first = session.add(Request(source=(2,)))
     assert [update.id for update in session.step()] == [first]
@@ -218,7 +218,7 @@ def test_a_batch_that_has_begun_takes_in_what_comes() -> None:
     assert [update.id for update in session.step()] == [first, second]
 
 
-def test_what_is_wrong_is_said_when_it_is_added_and_disturbs_nobody() -> None:
+def test_an_invalid_request_is_refused_when_added() -> None:
     session = Session(ReferenceBackend(6, 8), DecodeConfig(max_new_tokens=4))
     good = session.add(Request(source=(2,)))
     wrong: list[tuple[Request, type[Exception], str]] = [
@@ -241,7 +241,7 @@ def test_what_is_wrong_is_said_when_it_is_added_and_disturbs_nobody() -> None:
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.4])
-def test_rounds_are_told_once_each_with_what_they_brought(gamma: float) -> None:
+def test_each_round_is_reported_once_with_its_tokens(gamma: float) -> None:
     config = DecodeConfig(mode="tandem", gamma=gamma, draft_tokens=3, max_new_tokens=20)
     session = Session(ReferenceBackend(7, block=4, skill=0.7), config, rows=2)
     numbers = [session.add(Request(source=(n,))) for n in range(2, 6)]
@@ -265,7 +265,7 @@ def test_rounds_are_told_once_each_with_what_they_brought(gamma: float) -> None:
 
 
 class Fragile(ReferenceBackend):
-    """Cannot read the source 3."""
+    """A backend that fails on token 3 in a source."""
 
     def encode(self, source: Any, **options: Any) -> Any:
         if any(3 in row for row in source):
@@ -274,7 +274,7 @@ class Fragile(ReferenceBackend):
 
 
 @pytest.mark.parametrize("way", ["greedy", "best of 3", "beams"])
-def test_a_row_that_cannot_be_opened_fails_alone(way: str) -> None:
+def test_a_row_that_cannot_be_encoded_fails_alone(way: str) -> None:
     session = Session(Fragile(6), DecodeConfig(**WAYS[way], max_new_tokens=4))
     numbers = [session.add(Request(source=(n,))) for n in (2, 3, 4)]
     news = []
@@ -285,7 +285,7 @@ def test_a_row_that_cannot_be_opened_fails_alone(way: str) -> None:
     assert done == {numbers[0], numbers[2]}
 
 
-def test_a_deadline_hands_back_what_there_is(monkeypatch) -> None:
+def test_a_deadline_returns_the_tokens_so_far(monkeypatch) -> None:
     clock = [100.0]
     monkeypatch.setattr("outrider.decoding.session.monotonic", lambda: clock[0])
     config = DecodeConfig(min_new_tokens=30, max_new_tokens=30)
@@ -304,8 +304,8 @@ def test_a_deadline_hands_back_what_there_is(monkeypatch) -> None:
     assert found[2] == alone[2][0]
 
 
-def test_a_controller_changes_the_time_and_not_the_text() -> None:
-    """Spells of drafting and of plain steps, chosen by what was seen, in one session."""
+def test_a_controller_does_not_change_the_text() -> None:
+    """In one session, phases with drafting and with plain steps."""
     backend = ReferenceBackend(7, block=6, skill=0.9)
     requests = [Request(source=(n % 7, n % 5), max_new_tokens=3 + n % 9) for n in range(60)]
     stats = Statistics()
@@ -324,7 +324,7 @@ def test_a_controller_changes_the_time_and_not_the_text() -> None:
     assert stats.rounds
 
 
-def test_what_a_request_needs_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_needs_of_a_request_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     backend, config = ReferenceBackend(6), DecodeConfig(beams=3, max_new_tokens=4)
     request = Request((2, 1)).sized(backend, config)
     assert request.needs == (3, 3 * (2 + 4))
@@ -346,7 +346,7 @@ def test_what_a_request_needs_is_computed_once(monkeypatch: pytest.MonkeyPatch) 
         ({"decoder": "drafter"}, False),
     ],
 )
-def test_drafts_are_a_choice_only_where_the_text_is_the_same(values: dict, drafts: bool) -> None:
+def test_drafting_is_optional_only_if_the_text_is_the_same(values: dict, drafts: bool) -> None:
     config, drafter = DecodeConfig(**values), SimpleNamespace(longest=4)
     exact, rounded = (SimpleNamespace(drafts=drafter, epsilon=error) for error in (0.0, 1e-2))
     assert may_draft(exact, config) is drafts

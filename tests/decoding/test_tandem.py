@@ -1,4 +1,4 @@
-"""Tandem decoding is a way to compute: greedy text must not change, whatever is drafted."""
+"""Tandem decoding: greedy text does not change, whatever is drafted."""
 
 import copy
 import math
@@ -34,7 +34,7 @@ class CountedDrafts(ReferenceDrafts):
 
 @pytest.fixture(scope="session")
 def drafting(toy) -> type:
-    """The toy model with a drafter: the better its skill, the more it thinks like the model."""
+    """The toy model with a drafter; higher skill means more agreement with the model."""
 
     class Drafting(toy):
         epsilon = 1e-7
@@ -81,9 +81,7 @@ def tandem_config(values: dict[str, Any], **more: Any) -> DecodeConfig:
     max_length=st.none() | st.integers(5, 14),
     ends=st.sampled_from([(1,), (1, 4), (5, 1)]),
 )
-def test_says_what_greedy_says(
-    drafting, requests, values, k, skill, table, max_length, ends
-) -> None:
+def test_equals_greedy(drafting, requests, values, k, skill, table, max_length, ends) -> None:
     backend = drafting(table=table, skill=skill, max_length=max_length)
     backend.ends, backend.eos = ends, ends[0]
     stats = Statistics()
@@ -97,7 +95,7 @@ def test_says_what_greedy_says(
 
 
 def check_rounds(found, backend, k: int, stats: Statistics, force_eos: bool) -> None:
-    """The rounds tell how every token came about, and the statistics are their sums."""
+    """The rounds explain every token, and the statistics are their sums."""
     emitted = 0
     for hypothesis in found:
         said: list[int] = []
@@ -118,7 +116,7 @@ def check_rounds(found, backend, k: int, stats: Statistics, force_eos: bool) -> 
 
 
 def random_clock(seed: int) -> Callable[[], float]:
-    """A clock by which every call takes any time: whatever can be chosen is chosen sometimes."""
+    """A clock by which calls take random times, so that every choice occurs."""
     dice, now = random.Random(seed), [0.0]
 
     def clock() -> float:
@@ -135,13 +133,11 @@ def random_clock(seed: int) -> Callable[[], float]:
     table=st.integers(0, 99),
     seed=st.integers(0, 999),
 )
-def test_a_controller_changes_the_blocks_but_not_the_text(
-    drafting, requests, values, table, seed
-) -> None:
+def test_a_controller_does_not_change_the_text(drafting, requests, values, table, seed) -> None:
     backend = drafting(table=table, skill=0.8)
     controller = Controller(backend.drafts.longest, clock=random_clock(seed))
     expected = greedy(backend, requests, DecodeConfig(**values))
-    for _ in range(6):  # with what was learned
+    for _ in range(6):  # later runs use the estimates of earlier ones
         stats = Statistics()
         found = tandem(backend, requests, tandem_config(values), controller=controller, stats=stats)
         assert found == expected
@@ -158,7 +154,7 @@ def bad_drafter(target, seed: int, block: int = 8) -> Drafter:
 
 
 class Oracle:
-    """A backend whose drafts are the model's own continuation, some of them spoilt."""
+    """A backend that drafts the model's own continuation, with some tokens replaced."""
 
     def __init__(self, inner: TorchBackend, skill: float, seed: int) -> None:
         self.inner, self.skill = inner, skill
@@ -171,7 +167,7 @@ class Oracle:
 
     def draft(self, newest: list[int], state: Any, tokens: list[int]) -> Proposal:
         heard = self.inner.drafts.draft(newest, state, tokens)
-        # Let the model go on by itself in a copy of the state.
+        # The model continues in a copy of the state.
         ahead = copy.deepcopy(state, {id(state.drafter): state.drafter})
         chosen, fed = [], [[token] for token in newest]
         for _ in range(max(tokens)):
@@ -199,7 +195,7 @@ KINDS: dict[str, Any] = {
 
 
 def patterned(kind: str, **options: Any) -> LanguageModel:
-    """A tiny language model whose attention shows its pattern on short texts."""
+    """A tiny language model whose attention pattern matters for short texts."""
     spec = {"kind": kind, **tiny.SMALL.get(kind, {})}
     return tiny.language_model(attention=spec, num_attention_heads=4, **options)
 
@@ -252,8 +248,8 @@ FORGETFUL: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", FORGETFUL)
-def test_blocks_longer_than_a_window_keeps_can_be_taken_back(kind) -> None:
-    """What forgets old tokens has room for a whole block of its drafter, and for its rollback."""
+def test_blocks_longer_than_a_window_can_be_rolled_back(kind) -> None:
+    """Caches that drop old tokens keep enough for a whole block and its rollback."""
     model = FORGETFUL[kind](seed=1)
     backend: Any = TorchBackend(model, drafter=bad_drafter(model, 1, block=100))
     lengths = (90, 67)
@@ -285,7 +281,7 @@ def test_without_gamma_no_distribution_is_computed(drafting, monkeypatch) -> Non
 
 @settings(max_examples=40)
 @given(requests=requests, values=options, k=st.integers(1, 6), table=st.integers(0, 99))
-def test_full_trust_takes_every_draft_that_is_allowed(drafting, requests, values, k, table) -> None:
+def test_gamma_1_accepts_every_allowed_draft(drafting, requests, values, k, table) -> None:
     backend = drafting(table=table, skill=0.2)
     config = tandem_config(values, gamma=1.0, draft_tokens=k)
     for hypothesis in tandem(backend, requests, config):
@@ -304,7 +300,9 @@ def test_full_trust_takes_every_draft_that_is_allowed(drafting, requests, values
 
 @pytest.fixture(scope="session")
 def memoryless(drafting) -> type:
-    """A drafter that does not know where its block began: a place says the same in every block."""
+    """A drafter that ignores the start of its block: equal positions give equal drafts in any
+    block.
+    """
 
     class ForgetfulDrafts(CountedDrafts):
         def opinion(self, source, seen, begun):
@@ -325,10 +323,10 @@ def memoryless(drafting) -> type:
     table=st.integers(0, 99),
     max_length=st.sampled_from([None, 9]),
 )
-def test_with_full_trust_the_text_is_the_drafters_whatever_the_block(
+def test_with_gamma_1_the_text_is_the_drafters_for_any_block(
     memoryless, requests, values, table, max_length
 ) -> None:
-    """Not one token is the model's own, so it does not matter where blocks end."""
+    """No token is the model's own, so the block length does not matter."""
     backend = memoryless(table=table, max_length=max_length)
     texts = [
         [(h.tokens, h.finish) for h in tandem(backend, requests, config)]
@@ -338,8 +336,8 @@ def test_with_full_trust_the_text_is_the_drafters_whatever_the_block(
 
 
 @pytest.mark.parametrize("gamma", [0.3, 0.7])
-def test_a_round_with_gamma_says_nothing_that_was_not_judged(memoryless, gamma) -> None:
-    """The same for every trust: each token is the best of the mixture, so blocks do not matter."""
+def test_a_round_with_gamma_adds_only_verified_tokens(memoryless, gamma) -> None:
+    """Each token is the argmax of the mixture, so the block length does not matter."""
     requests = [Request(source=(n,)) for n in range(12)]
     found = [
         tandem(memoryless(), requests, DecodeConfig(gamma=gamma, draft_tokens=k, max_new_tokens=15))
@@ -350,7 +348,7 @@ def test_a_round_with_gamma_says_nothing_that_was_not_judged(memoryless, gamma) 
     assert all(one.token is None or one.accepted < len(one.drafted) for one in rounds)
 
 
-def test_full_trust_in_one_block_is_the_parallel_text() -> None:
+def test_gamma_1_in_one_block_equals_parallel_text() -> None:
     model = tiny.seq2seq(dtype=torch.float64)
     drafter = bad_drafter(model, 3).double()
     with torch.no_grad():
@@ -364,8 +362,8 @@ def test_full_trust_in_one_block_is_the_parallel_text() -> None:
 
 @settings(max_examples=40)
 @given(table=st.integers(0, 999), gamma=st.sampled_from([0.25, 0.5, 0.75]), suppress=st.booleans())
-def test_greedy_takes_the_best_of_the_mixture(drafting, table, gamma, suppress) -> None:
-    """Every judged token against the mixture written out in float64."""
+def test_greedy_takes_the_argmax_of_the_mixture(drafting, table, gamma, suppress) -> None:
+    """Every verified token against the mixture, computed in float64."""
     backend = drafting(table=table, skill=0.3)
     forbidden = (3,) if suppress else ()
     config = DecodeConfig(
@@ -390,7 +388,7 @@ def test_greedy_takes_the_best_of_the_mixture(drafting, table, gamma, suppress) 
             seen = (*seen, token)
 
 
-def test_a_row_does_not_depend_on_its_neighbours_with_gamma(drafting) -> None:
+def test_a_row_does_not_depend_on_other_rows_with_gamma(drafting) -> None:
     config = DecodeConfig(mode="tandem", gamma=0.6, max_new_tokens=20)
     for max_length in (None, 9):
         backend = drafting(max_length=max_length, skill=0.4)
@@ -404,11 +402,11 @@ def test_finished_rows_leave_the_batch(drafting) -> None:
     requests = [Request(max_new_tokens=n, prompt=(2,)) for n in (1, 1, 9)]
     config = DecodeConfig(mode="tandem", draft_tokens=2, min_new_tokens=9)
     tandem(backend, requests, config, stats=stats)
-    assert backend.rows_computed == 3 + stats.rounds  # the prompts, then what is open
+    assert backend.rows_computed == 3 + stats.rounds  # the prompts, then the unfinished row
 
 
 def settled(drafting: float, *, rows: int) -> Controller:
-    """A controller that knows what drafting takes beside plain steps of one second."""
+    """A controller with estimates for drafting, next to plain steps of one second."""
     controller = Controller(6)
     for _ in range(4):
         for k, seconds in ((0, 1.0), (2, drafting), (4, drafting), (6, drafting)):
@@ -419,7 +417,7 @@ def settled(drafting: float, *, rows: int) -> Controller:
     return controller
 
 
-def test_drafting_switches_itself_off_and_says_so(drafting) -> None:
+def test_drafting_is_switched_off_with_a_note(drafting) -> None:
     backend, stats = drafting(), Statistics()
     requests = [Request(source=(n,)) for n in range(3)]
     config = DecodeConfig(mode="tandem", max_new_tokens=9)
@@ -430,7 +428,7 @@ def test_drafting_switches_itself_off_and_says_so(drafting) -> None:
     assert stats.seconds["plain"] > 0
 
 
-def test_drafting_ends_where_nothing_is_accepted(drafting) -> None:
+def test_drafting_stops_if_nothing_is_accepted(drafting) -> None:
     backend, stats = drafting(skill=0.0), Statistics()
     requests = [Request(source=(n,)) for n in range(20)]
     config = DecodeConfig(mode="tandem", max_new_tokens=40, min_new_tokens=40)
@@ -445,7 +443,7 @@ def test_drafting_ends_where_nothing_is_accepted(drafting) -> None:
     assert 0 < backend.drafted < 20
 
 
-def test_what_the_user_asks_for_is_drafted_whatever_it_costs(drafting) -> None:
+def test_a_requested_draft_length_is_always_used(drafting) -> None:
     backend, stats = drafting(), Statistics()
     config = DecodeConfig(mode="tandem", max_new_tokens=9, draft_tokens=3)
     tandem(backend, [Request()], config, controller=settled(50.0, rows=1), stats=stats)
@@ -471,7 +469,7 @@ def test_no_requests_give_no_output(drafting) -> None:
 
 @pytest.fixture(scope="session")
 def rounding(drafting) -> type:
-    """A toy whose numbers are coarse, and a little different when computed many at a time."""
+    """A toy model with coarse scores that differ slightly if computed several at a time."""
 
     class Rounding(drafting):
         epsilon = 1e-3
@@ -486,7 +484,7 @@ def rounding(drafting) -> type:
     return Rounding
 
 
-def test_strict_gives_what_each_row_gives_alone(rounding) -> None:
+def test_strict_equals_greedy_of_single_rows(rounding) -> None:
     requests = [Request(source=(n,), prompt=(2,) * (n % 3)) for n in range(40)]
     config = DecodeConfig(max_new_tokens=20)
     backend = rounding(skill=0.9)
@@ -500,7 +498,7 @@ def test_strict_gives_what_each_row_gives_alone(rounding) -> None:
     strict = loose.changed(strict=True)
     assert tandem(backend, requests, strict, stats=stats) == expected
     assert stats.rechecked > 0
-    # Ties of a row share one walk: at most each row's tokens once more, on top of the rounds.
+    # Ties of a row share one pass: at most each row's tokens once more, besides the rounds.
     walked = sum(len(h.tokens) + 1 for h in expected)
     assert backend.extended - passes <= passes + walked + 20
     busy, drafted = settled(9.0, rows=40), backend.drafted
@@ -510,8 +508,8 @@ def test_strict_gives_what_each_row_gives_alone(rounding) -> None:
 
 @pytest.mark.parametrize("epsilon", [1e-3, 1e-7])
 @pytest.mark.parametrize("strict", [False, True])
-def test_how_long_something_took_never_changes_the_text(rounding, epsilon, strict) -> None:
-    """Plain steps, short and long blocks: numbers that are not settled are always drafted."""
+def test_timing_never_changes_the_text(rounding, epsilon, strict) -> None:
+    """Plain steps, short and long blocks: without exact scores, rows are always drafted."""
 
     class Coarse(rounding):
         pass
@@ -530,8 +528,8 @@ def test_how_long_something_took_never_changes_the_text(rounding, epsilon, stric
     assert all(texts == found[0] for texts in found)
 
 
-def test_fine_numbers_are_settled_without_being_asked(rounding) -> None:
-    """In float32 near-ties are so rare that computing all of them again costs nothing."""
+def test_near_ties_in_float32_are_always_recomputed(rounding) -> None:
+    """In float32 near-ties are so rare that they are always recomputed."""
 
     class Fine(rounding):
         epsilon = 1e-7
@@ -544,8 +542,8 @@ def test_fine_numbers_are_settled_without_being_asked(rounding) -> None:
     assert stats.rechecked > 0
 
 
-def test_strict_in_a_batch_makes_at_most_three_times_the_calls_of_plain_decoding() -> None:
-    """Seven rows with drafts that never hold, and a few near-ties that are computed again."""
+def test_strict_needs_at_most_three_times_the_calls_of_plain_decoding() -> None:
+    """Seven rows with drafts that are always refused, and a few recomputed near-ties."""
     calls = [0]
 
     class Counted(TorchBackend):
@@ -575,15 +573,15 @@ def test_strict_in_a_batch_makes_at_most_three_times_the_calls_of_plain_decoding
     [
         ([[5, 6, 7]], [[0.9, 0.5, 0.5]], 0.0, 3),
         ([[5, 6, 7]], [[0.9, 0.5, 0.5]], 0.4, 2),  # 0.9, 0.45, 0.225
-        ([[5, 6, 7]], [[0.1, 0.5, 0.5]], 0.4, 1),  # one always, or nothing would be learned
+        ([[5, 6, 7]], [[0.1, 0.5, 0.5]], 0.4, 1),  # at least one, as an observation
         ([[5, 1, 7]], [[0.9, 0.9, 0.9]], 0.0, 2),  # 1 ends the text
-        ([[9, 6, 7]], [[0.9, 0.9, 0.9]], 0.0, 1),  # and so does 9
+        ([[9, 6, 7]], [[0.9, 0.9, 0.9]], 0.0, 1),  # so does 9
         ([[5, 1, 7], [5, 6, 7]], [[0.9, 0.9, 0.9]] * 2, 0.0, 3),
-        ([[5, 1, 7], [5, 6, 7]], [[0.9, 0.9, 0.9]] * 2, 0.4, 2),  # the rows' mean is 0.36 at last
-        ([[5], [5, 6, 7]], [[0.9], [0.9, 0.9, 0.9]], 0.4, 2),  # and here, where one has one only
-        ([[], [5, 6, 7]], [[], [0.9, 0.9, 0.9]], 0.4, 3),  # who has none is not counted
+        ([[5, 1, 7], [5, 6, 7]], [[0.9, 0.9, 0.9]] * 2, 0.4, 2),  # at last, the mean is 0.36
+        ([[5], [5, 6, 7]], [[0.9], [0.9, 0.9, 0.9]], 0.4, 2),  # so it is here
+        ([[], [5, 6, 7]], [[], [0.9, 0.9, 0.9]], 0.4, 3),  # a row without drafts is not counted
         ([[], []], [[], []], 0.4, 1),
     ],
 )
-def test_a_draft_is_checked_as_far_as_it_is_worth(drafted, confidence, worth, kept) -> None:
+def test_the_number_of_verified_tokens(drafted, confidence, worth, kept) -> None:
     assert worth_verifying(drafted, confidence, min_survival=worth, ends=(1, 9)) == kept

@@ -1,4 +1,4 @@
-"""Sampling in tandem: the distribution of whole outputs, enumerated, against many drawn ones."""
+"""Sampling in tandem: the distribution of outputs, enumerated, against many samples."""
 
 import math
 from collections import Counter
@@ -20,7 +20,7 @@ LENGTH, ROWS = 3, 6000
 
 
 class Prefixes:
-    """Rows as running codes of all they were fed, with the history that rolling back needs."""
+    """Rows as hashes of their tokens, with the history that rollback needs."""
 
     def __init__(self, rows: int) -> None:
         self.codes = [[0] for _ in range(rows)]
@@ -38,7 +38,7 @@ class Prefixes:
 
 
 class Tables:
-    """A model and a drafter that are tables over what was said; the drafter's may know its anchor.
+    """A model and a drafter that are tables over the text; the drafter's may depend on its anchor.
 
     `q` gives probability to three of the four tokens only.
     """
@@ -107,7 +107,7 @@ def follow(code, token):
 
 
 def tempered(logits: Tensor, config: DecodeConfig) -> Tensor:
-    """The distribution that sampling draws from, written out."""
+    """The distribution of sampling, written out."""
     logits = logits.double() / config.temperature
     if config.top_k is not None:
         logits = logits.masked_fill(logits < logits.topk(config.top_k).values[-1], -math.inf)
@@ -117,7 +117,7 @@ def tempered(logits: Tensor, config: DecodeConfig) -> Tensor:
 def enumerate_outputs(
     model: Tables, config: DecodeConfig, code: int, said: tuple[int, ...] = ()
 ) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Every text of up to LENGTH tokens with its probability: the product of the mixtures."""
+    """Yield every text of up to LENGTH tokens with its probability, the product of the mixtures."""
     p = tempered(model.p[code], config)
     if config.gamma:
         ids, prob = model.drafted(torch.tensor([code]), torch.tensor([code]), config.temperature)
@@ -138,7 +138,7 @@ def surprise(
     stats: Statistics | None = None,
     text: tuple[int, ...] = (),
 ) -> float:
-    """Chi-square of drawn against enumerated outputs, in standard deviations from its mean."""
+    """Chi-square of sampled against enumerated outputs, in standard deviations from its mean."""
     requests = [Request(seed=n, text=text) for n in range(ROWS)]
     drawn = Counter(
         (*h.tokens, EOS) if h.finish == "eos" else h.tokens
@@ -167,23 +167,23 @@ def sampling(**options) -> DecodeConfig:
     [{}, {"draft_tokens": 1}, {"draft_tokens": 2}, {"temperature": 0.6, "top_k": 3}],
     ids=str,
 )
-def test_without_gamma_outputs_are_drawn_from_the_model(options) -> None:
-    """Whatever the drafter looks at: here even where its block began."""
+def test_without_gamma_outputs_follow_the_model(options) -> None:
+    """For any drafter; this one depends on where its block began."""
     assert abs(surprise(Tables(anchored=True), sampling(**options))) < 4
 
 
 @pytest.mark.parametrize("draft_tokens", [1, 2, 3])
 @pytest.mark.parametrize("gamma", [0.25, 0.5, 1.0])
-def test_with_gamma_every_token_is_drawn_from_the_mixture(gamma: float, draft_tokens: int) -> None:
-    """Wherever blocks end: a token behind a block is none of the model's alone."""
+def test_with_gamma_every_token_follows_the_mixture(gamma: float, draft_tokens: int) -> None:
+    """For any block length; a token after a block comes from the mixture too."""
     stats, config = Statistics(), sampling(gamma=gamma, draft_tokens=draft_tokens)
     assert abs(surprise(Tables(anchored=False), config, stats)) < 4
     assert stats.acceptance >= gamma
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.25, 0.5])
-def test_a_wrong_rule_is_caught(gamma: float, monkeypatch) -> None:
-    """Drawing again from p instead of its excess over q is nearly right, and is seen."""
+def test_a_wrong_resampling_rule_is_detected(gamma: float, monkeypatch) -> None:
+    """Resampling from p instead of the excess over q is nearly correct, and is detected."""
 
     def wrong(p_BV, q, rows, place):
         return p_BV
@@ -192,7 +192,7 @@ def test_a_wrong_rule_is_caught(gamma: float, monkeypatch) -> None:
     assert surprise(Tables(anchored=False), sampling(gamma=gamma)) > 20
 
 
-def test_a_little_too_much_trust_is_caught(monkeypatch) -> None:
+def test_a_slightly_too_high_acceptance_is_detected(monkeypatch) -> None:
     right = accept_module._accepted
 
     def wrong(prob_BTV, drafted, q, numbers):
@@ -204,7 +204,7 @@ def test_a_little_too_much_trust_is_caught(monkeypatch) -> None:
 
 @pytest.mark.parametrize("gamma", [0.0, 0.4])
 @pytest.mark.parametrize("strategy", ["sample", "greedy"])
-def test_tensors_are_judged_like_arrays(gamma: float, strategy: str) -> None:
+def test_tensors_give_the_same_result_as_arrays(gamma: float, strategy: str) -> None:
     config = DecodeConfig(
         mode="tandem",
         strategy=strategy,
@@ -223,8 +223,8 @@ def test_tensors_are_judged_like_arrays(gamma: float, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("gamma", [0.3, 0.7])
-def test_gamma_is_a_floor_even_for_the_worst_drafter(gamma: float) -> None:
-    """Where the model would never say what is drafted, gamma alone decides."""
+def test_gamma_is_the_lower_bound_of_acceptance(gamma: float) -> None:
+    """If the model gives no probability to the drafts, the acceptance rate equals gamma."""
     model = Tables(anchored=False)
     model.seen_by_drafter = 1
     model.p = torch.zeros(CODES, VOCABULARY).scatter(-1, model.q.argmax(-1, keepdim=True), -50.0)
@@ -234,7 +234,7 @@ def test_gamma_is_a_floor_even_for_the_worst_drafter(gamma: float) -> None:
     assert stats.acceptance == pytest.approx(gamma, abs=4 * error)
 
 
-def test_drafting_from_the_model_itself_is_always_accepted() -> None:
+def test_drafts_of_the_model_itself_are_always_accepted() -> None:
     model = Tables(anchored=False)
     model.seen_by_drafter, model.q = VOCABULARY, model.p
     stats = Statistics()
@@ -260,7 +260,7 @@ def test_a_row_depends_on_its_seed_alone(seeds, order, gamma, top_p, k) -> None:
     assert tandem(model, shuffled, config) == [alone[id(request)] for request in shuffled]
 
 
-def test_forbidden_tokens_are_never_drawn_however_sure_the_drafter() -> None:
+def test_forbidden_tokens_are_never_sampled() -> None:
     model = Tables(anchored=True)
     config = sampling(max_new_tokens=6, suppress=(2,), min_new_tokens=3, gamma=0.9)
     for hypothesis in tandem(model, [Request(seed=n) for n in range(300)], config):
@@ -268,7 +268,7 @@ def test_forbidden_tokens_are_never_drawn_however_sure_the_drafter() -> None:
         assert len(hypothesis.tokens) >= 3
 
 
-def test_a_drafter_that_only_wants_forbidden_tokens_leaves_it_to_the_model() -> None:
+def test_drafts_of_forbidden_tokens_only_leave_the_choice_to_the_model() -> None:
     model = Tables(anchored=False)
     model.seen_by_drafter = 1
     model.q = torch.zeros(CODES, VOCABULARY)
@@ -280,7 +280,7 @@ def test_a_drafter_that_only_wants_forbidden_tokens_leaves_it_to_the_model() -> 
     )
 
 
-def test_scores_are_the_models_own() -> None:
+def test_scores_are_log_probabilities_of_the_model() -> None:
     model = Tables(anchored=True)
     config = sampling(gamma=0.5, scores=True, max_new_tokens=9)
     for hypothesis in tandem(model, [Request(seed=n) for n in range(20)], config):

@@ -1,4 +1,4 @@
-"""`docs/add-a-draft-source.md`, followed in a copy of the package."""
+"""`docs/add-a-draft-source.md`, followed literally in a copy of the package."""
 
 import os
 import re
@@ -27,7 +27,7 @@ assert sum(stats.drafted)
 """
 
 
-def test_the_page_s_source_drafts(repository: Path, tmp_path: Path) -> None:
+def test_the_source_of_the_page_drafts(repository: Path, tmp_path: Path) -> None:
     page = (repository / "docs" / "add-a-draft-source.md").read_text(encoding="utf-8")
     shutil.copytree(repository / "src", tmp_path / "src")
     source, command = re.findall(r"```\w+\n(.*?)```", page, flags=re.DOTALL)

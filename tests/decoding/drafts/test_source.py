@@ -1,4 +1,4 @@
-"""Drafts copied from the source text: the text is that of the model alone, with any source."""
+"""Drafts copied from the source text: for any source, the text equals plain decoding."""
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +20,7 @@ words = st.lists(st.integers(0, 5), max_size=12)
 @given(
     source=words, target=st.lists(st.integers(0, 5), min_size=1, max_size=12), k=st.integers(0, 9)
 )
-def test_it_proposes_what_follows_the_longest_match(source, target, k) -> None:
+def test_the_tokens_after_the_longest_match_are_proposed(source, target, k) -> None:
     expected: list[int] = []
     for match in range(1, LONGEST_MATCH + 1):
         ends = [n for n in range(match, len(source)) if source[n - match : n] == target[-match:]]
@@ -69,7 +69,7 @@ def test_greedy_text_does_not_change(requests, values, k, table, max_length, see
 
 @pytest.mark.parametrize("kind", KINDS | FORGETFUL)
 def test_models_without_a_drafter_decode_in_tandem(kind) -> None:
-    """Half of each source text is what the model writes."""
+    """Half of each source text is the model's output."""
     backend = TorchBackend((KINDS | FORGETFUL)[kind](seed=3))
     requests = tiny_requests(kind, 4, seed=3)
     expected = greedy(backend, requests, DecodeConfig())
@@ -145,7 +145,7 @@ def test_each_source_has_its_own_controller() -> None:
     ],
     ids=str,
 )
-def test_options_that_it_cannot_follow_are_refused(options, message) -> None:
+def test_unsupported_options_are_refused(options, message) -> None:
     config = DecodeConfig(mode="tandem", draft="source", **options)
     with pytest.raises(ConfigError, match=message):
         tandem(ReferenceBackend(), [Request()], config)
