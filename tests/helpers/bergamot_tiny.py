@@ -2,6 +2,7 @@
 
 import io
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,29 @@ from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[np.float32]]
 
+
+@dataclass(frozen=True)
+class Sizes:
+    """Lengths of the weights."""
+
+    width: int
+    heads: int
+    inner: int
+    encoder_layers: int
+    decoder_layers: int
+    gain: float = 6.0
+    """Standard deviation of what a matrix makes of independent numbers of unit variance."""
+
+
+TINY = Sizes(12, 3, 20, 2, 2)
 TEXT = ["the cat sees the dog", "the dog sees a cat", "a bird sings in the tree", "we go home"] * 9
-WIDTH, HEADS, INNER = 12, 3, 20
 CONFIG: dict[str, Any] = {
     "type": "transformer",
-    "dim-emb": WIDTH,
-    "enc-depth": 2,
-    "dec-depth": 2,
-    "transformer-heads": HEADS,
-    "transformer-dim-ffn": INNER,
+    "dim-emb": TINY.width,
+    "enc-depth": TINY.encoder_layers,
+    "dec-depth": TINY.decoder_layers,
+    "transformer-heads": TINY.heads,
+    "transformer-dim-ffn": TINY.inner,
     "transformer-ffn-depth": 2,
     "transformer-ffn-activation": "relu",
     "transformer-decoder-autoreg": "rnn",
@@ -41,9 +56,10 @@ def config_text(words: int, **changes: Any) -> str:
     return "".join(f"{key}: {value}\n" for key, value in values.items() if value is not None)
 
 
-def arrays(words: int, *, shared: bool = True, seed: int = 4) -> Arrays:
+def arrays(words: int, *, shared: bool = True, seed: int = 4, sizes: Sizes = TINY) -> Arrays:
     """Weights by Marian's names, matrices [in][out]."""
     dice = np.random.default_rng(seed)
+    width, inner = sizes.width, sizes.inner
 
     def normal(*shape: int, size: float = 1.0) -> NDArray[np.float32]:
         return (size * dice.normal(size=shape)).astype(np.float32)
@@ -52,30 +68,30 @@ def arrays(words: int, *, shared: bool = True, seed: int = 4) -> Arrays:
 
     def linear(name: str, rows: int, columns: int, *ends: str) -> None:
         for end in ends:
-            found[f"{name}_W{end}"] = normal(rows, columns, size=6 / rows**0.5)
+            found[f"{name}_W{end}"] = normal(rows, columns, size=sizes.gain / rows**0.5)
             found[f"{name}_b{end}"] = normal(1, columns, size=0.3)
 
     def norm(name: str) -> None:
-        found[f"{name}_ln_scale"] = 1 + normal(1, WIDTH, size=0.2)
-        found[f"{name}_ln_bias"] = normal(1, WIDTH, size=0.2)
+        found[f"{name}_ln_scale"] = 1 + normal(1, width, size=0.2)
+        found[f"{name}_ln_bias"] = normal(1, width, size=0.2)
 
     for table in ["Wemb"] if shared else ["encoder_Wemb", "decoder_Wemb"]:
-        found[table] = normal(words, WIDTH, size=0.25)
+        found[table] = normal(words, width, size=0.25)
     found["decoder_ff_logit_out_b"] = normal(1, words, size=0.3)
-    for side in ("encoder", "decoder"):
-        for layer in (1, 2):
+    for side, layers in (("encoder", sizes.encoder_layers), ("decoder", sizes.decoder_layers)):
+        for layer in range(1, layers + 1):
             name = f"{side}_l{layer}"
             if side == "decoder":
-                linear(f"{name}_rnn", WIDTH, WIDTH, "", "f")
+                linear(f"{name}_rnn", width, width, "", "f")
                 del found[f"{name}_rnn_b"]
                 norm(f"{name}_rnn_ffn")
-                linear(f"{name}_context", WIDTH, WIDTH, *"qkvo")
+                linear(f"{name}_context", width, width, *"qkvo")
                 norm(f"{name}_context_Wo")
             else:
-                linear(f"{name}_self", WIDTH, WIDTH, *"qkvo")
+                linear(f"{name}_self", width, width, *"qkvo")
                 norm(f"{name}_self_Wo")
-            linear(f"{name}_ffn", WIDTH, INNER, "1")
-            linear(f"{name}_ffn", INNER, WIDTH, "2")
+            linear(f"{name}_ffn", width, inner, "1")
+            linear(f"{name}_ffn", inner, width, "2")
             norm(f"{name}_ffn_ffn")
     return found
 
@@ -148,29 +164,35 @@ def write_folder(folder: Path, *, shared: bool = True, int8: bool = True) -> Arr
     return meant
 
 
-def equations(w: Arrays, source: list[int], target: list[int]) -> NDArray[np.float64]:
+def equations(
+    w: Arrays, source: list[int], target: list[int], sizes: Sizes = TINY
+) -> NDArray[np.float64]:
     """Scores after each token that the decoder is given, the first of which is nothing at all."""
     table = w.get("Wemb", w.get("decoder_Wemb"))
     assert table is not None
+    heads = sizes.heads
     x = _embed(w.get("Wemb", w.get("encoder_Wemb")), source)  # type: ignore[arg-type]
-    for layer in ("encoder_l1", "encoder_l2"):
-        x = _norm(w, f"{layer}_self_Wo", x + _attend(w, f"{layer}_self", x, x))
+    for layer in [f"encoder_l{number + 1}" for number in range(sizes.encoder_layers)]:
+        x = _norm(w, f"{layer}_self_Wo", x + _attend(w, f"{layer}_self", x, x, heads))
         x = _norm(w, f"{layer}_ffn_ffn", x + _feed_forward(w, f"{layer}_ffn", x))
-    memory, x = x, _embed(np.vstack([table, np.zeros((1, WIDTH))]), [-1, *target])
-    for layer in ("decoder_l1", "decoder_l2"):
+    memory, x = x, _embed(table, [-1, *target])
+    for layer in [f"decoder_l{number + 1}" for number in range(sizes.decoder_layers)]:
         x = _norm(w, f"{layer}_rnn_ffn", x + _recur(w, f"{layer}_rnn", x))
-        x = _norm(w, f"{layer}_context_Wo", x + _attend(w, f"{layer}_context", x, memory))
+        x = _norm(w, f"{layer}_context_Wo", x + _attend(w, f"{layer}_context", x, memory, heads))
         x = _norm(w, f"{layer}_ffn_ffn", x + _feed_forward(w, f"{layer}_ffn", x))
     return x @ table.T.astype(np.float64) + w["decoder_ff_logit_out_b"]
 
 
 def _embed(table: NDArray[Any], ids: list[int]) -> NDArray[np.float64]:
-    x = table[ids].astype(np.float64) * np.sqrt(WIDTH)
-    for position, row in enumerate(x):
-        for i in range(WIDTH // 2):
-            angle = position * np.exp(-i * np.log(10_000) / (WIDTH // 2 - 1))
+    """Embed tokens; -1 has zeros."""
+    width = table.shape[1]
+    x = table[ids].astype(np.float64) * np.sqrt(width)
+    for position, (row, number) in enumerate(zip(x, ids, strict=True)):
+        row *= number >= 0
+        for i in range(width // 2):
+            angle = position * np.exp(-i * np.log(10_000) / (width // 2 - 1))
             row[i] += np.sin(angle)
-            row[WIDTH // 2 + i] += np.cos(angle)
+            row[width // 2 + i] += np.cos(angle)
     return x
 
 
@@ -180,13 +202,15 @@ def _norm(w: Arrays, name: str, x: NDArray[np.float64]) -> NDArray[np.float64]:
     return x * w[f"{name}_ln_scale"] + w[f"{name}_ln_bias"]
 
 
-def _attend(w: Arrays, name: str, x: NDArray[Any], memory: NDArray[Any]) -> NDArray[np.float64]:
+def _attend(
+    w: Arrays, name: str, x: NDArray[Any], memory: NDArray[Any], count: int
+) -> NDArray[np.float64]:
     q, k, v = (
         side @ w[f"{name}_W{letter}"] + w[f"{name}_b{letter}"]
         for side, letter in ((x, "q"), (memory, "k"), (memory, "v"))
     )
     heads = []
-    for columns in np.split(np.arange(WIDTH), HEADS):
+    for columns in np.split(np.arange(x.shape[1]), count):
         scores = np.exp(q[:, columns] @ k[:, columns].T / np.sqrt(len(columns)))
         heads.append(scores / scores.sum(1, keepdims=True) @ v[:, columns])
     return np.hstack(heads) @ w[f"{name}_Wo"] + w[f"{name}_bo"]
@@ -198,7 +222,7 @@ def _feed_forward(w: Arrays, name: str, x: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _recur(w: Arrays, name: str, x: NDArray[Any]) -> NDArray[np.float64]:
-    c, out = np.zeros(WIDTH), []
+    c, out = np.zeros(x.shape[1]), []
     for row in x:
         forget = 1 / (1 + np.exp(-(row @ w[f"{name}_Wf"] + w[f"{name}_bf"][0])))
         c = forget * c + (1 - forget) * (row @ w[f"{name}_W"])
