@@ -125,7 +125,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
 
 
 attacks: Counter[str] = Counter()
-"""Commands tried and the seconds they took, here and in pytest-xdist's workers."""
+"""Number of commands and their seconds, here and in pytest-xdist's workers."""
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

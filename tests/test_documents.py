@@ -31,7 +31,7 @@ FAMILIES = {
     "ctranslate2": "CTranslate2",
     "bergamot": "Bergamot",
 }
-"""What pages call the families that are read; a new reader needs a name."""
+"""Names of the supported families on pages; a new reader needs a name."""
 NUMBERED = re.compile(
     r"\(00[0-4]\)|\b(?:sources?|documents?) 00[0-4]|来源文档 ?00[0-4]", re.IGNORECASE
 )

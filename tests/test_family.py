@@ -1,5 +1,4 @@
-"""Every preset of the family at small size: training, saving, beam evaluation, loading and
-decoding; tandem equals greedy.
+"""Every preset of the family at small size, from training to decoding; tandem equals greedy.
 
 A masked language model does not generate; a translator uses it as its encoder.
 """

@@ -165,7 +165,7 @@ NO_MACHINE = {
     *("adaptive-span", "halting", "lsh-duplication"),
     *("multi30k-en-de", "shakespeare-char", "tatoeba-en-de"),
 }
-"""Results from before machines were recorded; results/README.md names them."""
+"""Results without a recorded machine; results/README.md names theirs."""
 
 
 def test_every_new_result_names_its_machine() -> None:

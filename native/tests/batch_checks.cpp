@@ -1,6 +1,5 @@
-// Batches. A sequence's numbers are the same to the bit on every instruction set, with any number
-// of threads, beside any other sequences, in blocks or one by one, and after tokens were rolled
-// back.
+// Batches. The results of a sequence are bit-identical on every instruction set, with any number of
+// threads and other sequences, in blocks or token by token, and after a rollback.
 #include "check.h"
 #include "checks.h"
 #include "examples.h"
@@ -12,7 +11,7 @@
 namespace outrider {
 namespace {
 
-// A batch of sequences on their way, in blocks of any size; some join late, and leave early.
+// A running batch: blocks of any size; sequences join late and leave early.
 class Batch {
  public:
   Batch(Engine& engine, const TinyModel& tiny, std::vector<Example> examples, Dice& dice)
@@ -37,7 +36,7 @@ class Batch {
   int done(std::size_t n) const { return static_cast<int>(transcripts_[n].logits.size()); }
   int left(std::size_t n) const { return static_cast<int>(examples_[n].tokens.size()) - done(n); }
 
-  // Opens some of the sequences that wait, and lists them as new rows.
+  // Opens some of the waiting sequences and appends them as rows.
   std::unique_ptr<State> open() {
     const auto most = static_cast<int>(examples_.size() - waiting_);
     const auto end = waiting_ + static_cast<std::size_t>(dice_.pick(1, most));
@@ -54,7 +53,7 @@ class Batch {
     return state;
   }
 
-  // Puts new rows in the places of finished ones, or behind all.
+  // Puts new rows in place of finished ones or after the last row.
   void join() {
     const std::size_t before = owner_.size();
     const auto other = open();
@@ -88,7 +87,7 @@ class Batch {
     for (std::size_t b = 0; b < owner_.size(); ++b) drafts_[owner_[b]] = found[b];
   }
 
-  // Gives each sequence some of its tokens and some wrong ones after them, which are taken back.
+  // Appends some tokens of each sequence and some wrong ones, which are rolled back.
   void extend_some() {
     TokenRows tokens;
     std::vector<int> right, lengths;
@@ -108,12 +107,12 @@ class Batch {
     const float* row = logits.data();
     for (int t = 0; t < count; ++t, row += tiny_.spec.vocab_size) {
       transcripts_[n].logits.emplace_back(row, row + tiny_.spec.vocab_size);
-      // Only the draft before the first of a block was made; the rest are what `alone` checks.
+      // Only the first token of a block has a draft; `alone` checks the others.
       transcripts_[n].drafts.push_back(t == 0 ? drafts_[n] : std::vector<float>());
     }
   }
 
-  // Rows change places, and finished ones may go.
+  // Reorders rows and may drop finished ones.
   void shuffle() {
     std::vector<int> rows;
     for (std::size_t b = 0; b < owner_.size(); ++b)
@@ -134,11 +133,11 @@ class Batch {
   std::vector<Transcript> transcripts_;
   std::vector<std::vector<float>> drafts_;
   std::size_t waiting_ = 0;         // the first example that has not joined
-  std::vector<std::size_t> owner_;  // whose sequence a row is
+  std::vector<std::size_t> owner_;  // sequence of each row
   std::unique_ptr<State> state_;
 };
 
-// Whether the drafts that were made, which may be shorter, are those expected.
+// Whether the drafts, which may be shorter, are the expected ones.
 bool agrees(const Transcript& found, const Transcript& expected) {
   Transcript trimmed = expected;
   for (std::size_t i = 0; i < found.drafts.size() && i < trimmed.drafts.size(); ++i)
@@ -168,7 +167,7 @@ void check_exactness(Dice& dice, Precision precision) {
             threads);
 }
 
-// Several threads call one engine, each with its own state.
+// Several threads call one engine, each with a separate state.
 void check_callers(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
   const std::vector<Example> examples = random_examples(dice, tiny, 3);

@@ -1,4 +1,4 @@
-// What the tests of the core stand on: checks that say where they failed, and dice.
+// Checks that report the place of a failure, and random numbers, for the tests of the core.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline Tally& tally() {
   return count;
 }
 
-// Counts a check and reports the place of a failure. All run on the main thread.
+// Counts a check and reports the place of a failure. Called on the main thread only.
 inline void check(bool holds, const char* what, const char* file, int line) {
   if (holds) {
     ++tally().passed;
@@ -31,7 +31,7 @@ inline void check(bool holds, const char* what, const char* file, int line) {
 
 #define CHECK(condition) outrider::check((condition), #condition, __FILE__, __LINE__)
 
-// Whether `call` is refused as a caller's mistake. Anything else it throws is an error of the core.
+// Whether `call` throws std::invalid_argument. Any other exception is an error of the core.
 template <typename Call>
 bool refuses(const Call& call) {
   try {
@@ -42,7 +42,7 @@ bool refuses(const Call& call) {
   return false;
 }
 
-// Whether two rows of numbers are the same to the bit.
+// Whether two rows of numbers are bit-identical.
 template <typename T>
 bool same(const std::vector<T>& left, const std::vector<T>& right) {
   return left.size() == right.size() &&
@@ -53,7 +53,7 @@ class Dice {
  public:
   explicit Dice(std::uint64_t seed) : engine_(seed) {}
 
-  // A whole number from low to high, both among them.
+  // An integer from low to high, inclusive.
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(engine_); }
   bool chance(double share) { return std::bernoulli_distribution(share)(engine_); }
   float normal(float width = 1.0f) { return std::normal_distribution<float>(0, width)(engine_); }

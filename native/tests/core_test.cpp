@@ -1,7 +1,7 @@
-// Tests of the core without Python, so that sanitizers see nothing else.
+// Tests of the core without Python, so that sanitizers check the core only.
 //
 //     core_test [--seed N]                   every check, a few seconds
-//     core_test --fuzz SECONDS [--seed N]    random calls, right and wrong, for so long
+//     core_test --fuzz SECONDS [--seed N]    random valid and invalid calls
 #include "check.h"
 #include "checks.h"
 #include "kernel/kernel.h"
@@ -26,7 +26,7 @@ int main(int count, char** values) {
   std::printf("instruction sets:");
   for (const std::string& name : outrider::available_kernels()) std::printf(" %s", name.c_str());
   std::printf("\n");
-  std::fflush(stdout);  // or a forked process prints it again
+  std::fflush(stdout);  // otherwise a forked process prints it again
   if (seconds > 0.0) {
     outrider::fuzz(seconds, seed);
   } else {

@@ -10,14 +10,13 @@ namespace outrider {
 
 constexpr int kTokens = 20;                  // tokens of a sequence
 constexpr int kSlots = 3;                    // tokens of a draft
-constexpr int kRoom = kTokens + 1 + kSlots;  // of a state
+constexpr int kRoom = kTokens + 1 + kSlots;  // capacity of a state
 
 struct Example {
   std::vector<int> source, tokens;
 };
 
-// The outputs for one sequence: logits after every token, a draft before every one, CTC's
-// logits.
+// The outputs for one sequence: logits after every token, a draft before every token, CTC logits.
 struct Transcript {
   std::vector<std::vector<float>> logits, drafts;
   std::vector<float> slots;
@@ -28,23 +27,23 @@ bool equal(const Transcript& left, const Transcript& right);
 std::vector<Example> random_examples(Dice& dice, const TinyModel& tiny, int count);
 TokenRows sources_of(const std::vector<Example>& examples);
 
-// Slot by slot the token, its candidates, their probabilities and the confidence; a row for each
-// sequence, which has `counts` slots.
+// Returns a row for each sequence with its `counts` slots, each of which consists of token,
+// candidates, their probabilities and the confidence.
 std::vector<std::vector<float>> draft(Engine& engine, State& state, const std::vector<int>& last,
                                       const std::vector<int>& counts,
                                       const std::vector<std::vector<double>>& uniform = {});
 std::vector<std::vector<float>> draft(Engine& engine, State& state, const std::vector<int>& last);
 
-// The logits after all tokens of each sequence.
+// Returns the logits after all tokens of each sequence.
 std::vector<std::vector<float>> extend(Engine& engine, State& state, const TokenRows& tokens);
 
-// So many sequences, each with room for kRoom tokens.
+// Returns the capacity kRoom for each sequence.
 std::vector<int> room(std::size_t sequences);
 
-// CTC's logits, a row for each sequence; empty ones where the model has no CTC decoder.
+// Returns the CTC logits of each sequence; empty rows if the model has no CTC decoder.
 std::vector<std::vector<float>> slots(Engine& engine, State& state, const TinyModel& tiny);
 
-// One example, token by token.
+// Computes one example token by token.
 Transcript alone(Engine& engine, const TinyModel& tiny, const Example& example);
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// A packed model in a file: the same numbers as before, and no harm whatever is changed in it.
+// A packed model in a file: the same results after loading, and no crash if bytes are changed.
 #include "check.h"
 #include "checks.h"
 #include "checksum.h"
@@ -53,7 +53,7 @@ void check_round_trip(Dice& dice, Precision precision) {
   }
 }
 
-// Numbers that no weight should be, in the place of some that are.
+// Replaces some weights by extreme values.
 void poison(Dice& dice, std::string& bytes) {
   const float values[] = {std::nanf(""), std::numeric_limits<float>::infinity(), 3e38f, -3e38f};
   for (int n = dice.pick(1, 30); n > 0; --n) {
@@ -69,7 +69,7 @@ void scratch(Dice& dice, std::string& bytes) {
         static_cast<char>(dice.pick(0, 255));
 }
 
-// Makes the checksums right again, as far as what is changed lets them be found.
+// Recomputes the checksums of all sections that can still be located.
 void seal(std::string& bytes) {
   const auto number = [&]<typename T>(T value, std::size_t at) {
     if (at + sizeof value <= bytes.size()) std::memcpy(&value, bytes.data() + at, sizeof value);
@@ -108,7 +108,7 @@ void check_flips(Dice& dice) {
     refused +=
         refuses([&] { CHECK(equal(alone(*load(tiny, file, ""), tiny, example), expected)); });
   }
-  CHECK(refused > 30);  // the others are between sections
+  CHECK(refused > 30);  // the other flips are between sections
 }
 
 void check_damage(Dice& dice) {
@@ -128,7 +128,7 @@ void check_damage(Dice& dice) {
     file.write(changed);
     const std::string name = available_kernels()[static_cast<std::size_t>(
         dice.pick(0, static_cast<int>(available_kernels().size()) - 1))];
-    // Either it is refused, or the calls succeed.
+    // Either the file is refused or the calls succeed.
     refuses([&] { CHECK(!alone(*load(tiny, file, name), tiny, example).logits.empty()); });
   }
 }

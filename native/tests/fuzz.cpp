@@ -1,4 +1,4 @@
-// Calls with random shapes, ids, lengths and counts, many of them wrong. A wrong call only throws
+// Calls with random shapes, ids, lengths and counts, many of them invalid. An invalid call throws
 // std::invalid_argument, and the model's outputs do not change afterwards.
 #include "check.h"
 #include "checks.h"
@@ -31,7 +31,7 @@ class Target {
     expected_ = reference();
   }
 
-  // One random call on one of the states, right or wrong.
+  // Makes a random valid or invalid call on one of the states.
   void step(Target& other) {
     if (states_.empty() || dice_.chance(0.15)) return open();
     const int place = dice_.pick(0, static_cast<int>(states_.size()) - 1);
@@ -71,7 +71,7 @@ class Target {
       ++calls_.taken;
   }
 
-  // Mostly a small number; now and then one that no caller should give.
+  // Returns a number in range, or rarely an invalid one.
   int odd(int low, int high) {
     if (!dice_.chance(0.03)) return dice_.pick(low, high);
     return dice_.one_of({-kInt - 1, -1, 0, high + 1, 1 << 24, 1 << 30, kInt - 15, kInt});
@@ -127,7 +127,7 @@ class Target {
     if (states_.size() > 4) states_.erase(states_.begin());
   }
 
-  // Tokens for each sequence, of some none; now and then for another number of them.
+  // Returns tokens for each sequence, for some none; rarely for a wrong number of sequences.
   TokenRows some_tokens(const State& state, int most) {
     TokenRows tokens;
     for (int n = state.size() + (dice_.chance(0.02) ? dice_.pick(-1, 1) : 0); n > 0; --n)
@@ -253,7 +253,7 @@ class Target {
     });
   }
 
-  // Rows of a state of `owner`, mostly this one, come to `state`.
+  // Joins rows of a state of `owner`, usually this object, to `state`.
   void join(State& state, Target& owner) {
     if (owner.states_.empty()) return;
     const int which = dice_.pick(0, static_cast<int>(owner.states_.size()) - 1);
@@ -301,7 +301,7 @@ class Target {
     attempt([&] { state.select(rows); });
   }
 
-  // Logits, a draft's confidence and CTC's logits of one sequence.
+  // Returns the logits, the confidence of a draft and the CTC logits of one sequence.
   std::vector<float> reference() {
     const auto state = engine_->encode({source_}, {16}, true, tiny_.ctc.has_value());
     const int width = static_cast<int>(tokens_.size());

@@ -1,4 +1,4 @@
-// Products and row functions against the same written out plainly, and each other bit for bit.
+// Products and row functions against plain implementations, and bit-identical to each other.
 #include "check.h"
 #include "checks.h"
 #include "matrix.h"
@@ -21,7 +21,7 @@ bool near(double found, double expected, double tolerance) {
   return std::fabs(found - expected) <= tolerance * (1.0 + std::fabs(expected));
 }
 
-// A packed weight as the kernels want it, made without Matrix.
+// A weight in the packed layout of the kernels, made without Matrix.
 struct Packed {
   Buffer<std::int8_t> bytes;
   Buffer<std::int32_t> offsets;
@@ -43,7 +43,7 @@ Packed pack(const std::vector<int>& weight, int columns, int depth) {
   return packed;
 }
 
-// Bytes from -127 to 127, or only the two ends, which is where sums of 16 bits would run over.
+// Bytes from -127 to 127, or only these two, for which sums of 16 bits would overflow.
 std::vector<int> random_bytes(Dice& dice, int count, bool ends) {
   std::vector<int> out(static_cast<std::size_t>(count));
   for (int& x : out) x = ends ? dice.one_of({-127, 127}) : dice.pick(-127, 127);
@@ -76,11 +76,11 @@ void check_products(Dice& dice) {
     for (int panels : {1, 2, 3, 4, 5, 8})
       check_product(dice, rows, panels, 64 * dice.pick(1, 3), dice.chance(0.3));
   check_product(dice, 4, 2, 8192, true);
-  for (int rows : {5, 6, 7})  // more than a piece of the depth, and a rest
+  for (int rows : {5, 6, 7})  // more than one piece of the depth, and a remainder
     check_product(dice, rows, 3, 1600, false);
 }
 
-// What a row becomes as bytes, and what a byte is worth.
+// Quantises a row; returns the scale.
 float plain_quantise(const float* x, int n, int* bytes) {
   float most = 0.0f;
   for (int k = 0; k < n; ++k) most = std::max(most, std::fabs(x[k]));
@@ -118,7 +118,7 @@ std::vector<float> plain_int8(const Product& product) {
   return out;
 }
 
-// The product in pieces: some rows at a time, panels split in two, rows put somewhere else.
+// The product in pieces: some rows at a time, panels split in two, rows at another address.
 std::vector<float> computed(const Kernel& kernel, Dice& dice, const Product& product,
                             Precision precision) {
   Weights weights;
@@ -186,7 +186,7 @@ void check_quantise(Dice& dice) {
       const float scale = kernel->rows->quantise(x.data(), n, bytes.data(), depth);
       CHECK(scale >= 0.0f && scale < infinity);
       CHECK(std::all_of(bytes.begin() + n, bytes.end(), [](std::int8_t b) { return b == 0; }));
-      if (broken) continue;  // it means nothing, and must only not crash
+      if (broken) continue;  // the result is undefined; it must not crash
       CHECK(first.empty() || same(bytes, first));
       first = bytes;
       bool close = true;
@@ -267,7 +267,7 @@ void check_norm(Dice& dice, const RowFunctions& rows) {
     CHECK(near(out[i], x[i] / std::sqrt(square) * weight[i], 1e-4));
 }
 
-// What one query makes of its keys and values, written out.
+// Attention of one query, as in the equation.
 std::vector<double> plain_attention(const float* query, const float* keys, const float* values,
                                     int visible, int width, double scale, const float* bias) {
   std::vector<double> weights(static_cast<std::size_t>(visible));
@@ -287,7 +287,7 @@ std::vector<double> plain_attention(const float* query, const float* keys, const
   return mixed;
 }
 
-// Several q at once, some of which see more than others.
+// Several queries at once, with different numbers of visible keys.
 void check_attend(Dice& dice, const RowFunctions& rows) {
   const int count = dice.pick(1, 40), width = dice.pick(1, 80), longest = dice.pick(1, 50);
   const int padded = round_up(longest, kPanel);
@@ -313,7 +313,7 @@ void check_top(Dice& dice, const RowFunctions& rows) {
   const int n = dice.pick(1, 300), count = dice.pick(1, std::min(n, 20));
   std::vector<float> x = dice.normals(static_cast<std::size_t>(n));
   if (dice.chance(0.5))
-    for (float& value : x) value = std::round(value * 2.0f);  // many are equal
+    for (float& value : x) value = std::round(value * 2.0f);  // many equal values
   std::vector<int> order(x.size()), places(static_cast<std::size_t>(count));
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
@@ -332,7 +332,7 @@ void check_top(Dice& dice, const RowFunctions& rows) {
     CHECK(near(shares[i], std::exp((values[i] - values[0]) / 0.7) / total, 1e-5));
 }
 
-// What tokens are drawn from: the same bits in every family, and next to nothing off.
+// Masses for sampling: bit-identical on every instruction set, and exact up to rounding.
 void check_masses(Dice& dice, const RowFunctions& rows) {
   const int n = dice.pick(1, 300);
   const RowFunctions& plain = *find_kernel("portable").rows;

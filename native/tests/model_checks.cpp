@@ -1,5 +1,4 @@
-// Single calls: copies, argmax, rounds, joins, long prompts,
-// refusals.
+// Single calls: copies, argmax, rounds, joins, long prompts, refusals.
 #include "check.h"
 #include "checks.h"
 #include "examples.h"
@@ -11,7 +10,7 @@
 namespace outrider {
 namespace {
 
-// Copies of a row go their own ways, and share what they read of the source.
+// Copies of a row continue independently and share the encoded source.
 void check_copies(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
   const auto engine = tiny.build("", dice.pick(1, 3));
@@ -38,12 +37,12 @@ void check_copies(Dice& dice) {
   CHECK(same(draft(*engine, *state, {next[2]}, {kSlots}, {uniform[2]})[0], drawn[2]));
   const std::vector<float> longer = draft(*engine, *state, {next[2]})[0];
   const std::vector<float> shorter = draft(*engine, *state, {next[2]}, {1})[0];
-  CHECK(std::equal(shorter.begin(), shorter.end(), longer.begin()));  // a slot sees none behind it
+  CHECK(std::equal(shorter.begin(), shorter.end(), longer.begin()));  // causal slots
   state->select({});
   CHECK(state->size() == 0 && draft(*engine, *state, {}).empty());
 }
 
-// A shortlist for each source, or none.
+// A shortlist for each source, or no shortlists.
 TokenRows random_shortlists(Dice& dice, const TinyModel& tiny, std::size_t sources) {
   TokenRows shortlists;
   if (!tiny.has_encoder() || dice.chance(0.4)) return shortlists;
@@ -112,8 +111,8 @@ void check_argmax(Dice& dice) {
   }
 }
 
-// Where tokens look: weights that add up to 1, the same alone and beside others; what follows is
-// what follows any other way to take them in.
+// Cross-attention weights sum to 1 and do not depend on other rows; the call appends the tokens as
+// `extend` does.
 void check_cross_attention(Dice& dice) {
   const TinyModel tiny = random_model(dice, dice.one_of({Precision::int8, Precision::float32}));
   const std::vector<Example> examples = random_examples(dice, tiny, dice.pick(1, 4));
@@ -201,7 +200,7 @@ void check_greedy(Dice& dice) {
   CHECK(refuses([&] { greedy(*engine, *state, {}, 1, ends, forbidden); }));
 }
 
-// Answers are those of the scores, to the bit whatever the number of threads and the company.
+// Answers equal those computed from the logits, bit-identical for any threads and other rows.
 void check_answers(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
   const std::vector<Example> examples = random_examples(dice, tiny, dice.pick(1, 9));
@@ -278,7 +277,7 @@ void check_rounds(Dice& dice) {
   const std::vector<int> none(sequences, 0);
   TokenRows fed;
   for (int token : last) fed.push_back({token});
-  argmax(*engine, *state, fed, {});  // and to be taken back
+  argmax(*engine, *state, fed, {});  // rolled back by the round
   const RoundOutput round = draft_and_verify(*engine, *state, none, last, counts, min_survival,
                                              stop_tokens, forbidden, log_probs);
   CHECK(round.drafting_seconds >= 0.0);
@@ -310,10 +309,10 @@ void check_rounds(Dice& dice) {
   again(last, counts, forbidden);
 }
 
-// A prompt that is too long to be on its way at once, beside short ones, gives what blocks give.
+// A prompt that is too long for one pass, beside short ones, gives the results of blocks.
 void check_long_prompts(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
-  if (tiny.spec.position == Position::learned) return;  // which has no room for it
+  if (tiny.spec.position == Position::learned) return;  // too few positions
   const int width = dice.pick(1030, 2100), vocab_size = tiny.spec.vocab_size, block = 97;
   const std::vector<int> last = dice.ids(3, vocab_size), capacities(3, width + kSlots);
   const TokenRows tokens = {dice.ids(dice.pick(0, 40), vocab_size), dice.ids(width, vocab_size),
@@ -339,7 +338,7 @@ void check_long_prompts(Dice& dice) {
   for (std::size_t b = 0; b < 3; ++b) CHECK(same(drafted[b], expected[b]));
 }
 
-// A refused join leaves both states as they were; rows that have joined may join another state.
+// A refused join leaves both states unchanged; joined rows may join another state.
 void check_joins(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
   const auto engine = tiny.build("", dice.pick(1, 2)), stranger = tiny.build("", 1);

@@ -18,7 +18,7 @@ std::vector<const Kernel*> screening_kernels() {
   return found;
 }
 
-// Every set has the sums that are written out here, also where all are as large as they can be.
+// Every instruction set gives the sums computed here, also for the largest numbers.
 void check_nibbles(Dice& dice, int rows, int panels, int groups, bool largest) {
   const int depth = groups * kGroup, columns = panels * kPanel;
   Buffer<std::int8_t> bytes(static_cast<std::size_t>(rows * depth));
@@ -45,7 +45,7 @@ void check_nibbles(Dice& dice, int rows, int panels, int groups, bool largest) {
   }
 }
 
-// A head and states. Some tokens have equal weights, and states are close to a token or to none.
+// A head and states. Some tokens have equal weights; states are close to one token or to none.
 struct Head {
   int vocab_size, width;
   bool biased;

@@ -1,5 +1,4 @@
-// Barriers and teams: many rounds, callers that come at once, and forks. ThreadSanitizer watches
-// this.
+// Barriers and teams: many rounds, concurrent callers and forks. Also run under ThreadSanitizer.
 #include "check.h"
 #include "checks.h"
 #include "team.h"
@@ -14,7 +13,7 @@
 namespace outrider {
 namespace {
 
-// Every thread writes its place, waits, and reads everybody's; without a barrier that is a race.
+// Every thread writes its place, waits, and reads all places: a race without a barrier.
 void check_barrier(int threads, int rounds) {
   Barrier barrier(threads);
   std::vector<int> places(static_cast<std::size_t>(threads), 0);
@@ -33,7 +32,7 @@ void check_barrier(int threads, int rounds) {
   CHECK(std::accumulate(wrong.begin(), wrong.end(), 0) == 0);
 }
 
-// Sums of sums: what one step reads, other workers wrote in the step before.
+// Sums of sums: each step reads what other workers wrote in the previous step.
 std::vector<long> steps(Team& team, int size, int count) {
   std::vector<long> left(static_cast<std::size_t>(size), 1), right(left);
   team.run([&](const Worker& worker) {
@@ -81,7 +80,7 @@ void check_shares(Dice& dice) {
 #if defined(_WIN32)
 void check_fork(int) {}  // no fork
 #else
-// A forked process has none of the team's threads: it works alone, and ends without them.
+// A forked process has none of the team's threads; it computes and exits without them.
 void check_fork(int threads) {
   auto team = std::make_unique<Team>(threads);
   const std::vector<long> expected = steps(*team, 37, 9);
@@ -107,7 +106,7 @@ void check_teams(std::uint64_t seed) {
   for (int threads : {1, 2, 4})
     for (int callers : {1, 3}) check_callers(threads, callers, 40);
   for (int threads : {1, 3}) check_fork(threads);
-  for (int round = 0; round < 20; ++round) {  // a team may end before its threads have begun
+  for (int round = 0; round < 20; ++round) {  // a team may end before its threads start
     Team team(dice.pick(1, 4));
     if (dice.chance(0.5)) CHECK(steps(team, 5, 2).size() == 5);
   }

@@ -6,7 +6,7 @@
 namespace outrider {
 namespace {
 
-// Fills the arrays of a model with numbers of the size of trained ones.
+// Fills the arrays of a model with numbers of the magnitude of trained weights.
 class Filler {
  public:
   Filler(TinyModel& model, Dice& dice) : model_(model), dice_(dice) {}

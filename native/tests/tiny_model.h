@@ -23,7 +23,7 @@ struct TinyModel {
   std::unique_ptr<Engine> build(const std::string& instruction_set, int threads) const;
 };
 
-// A model with a drafter, and with a CTC decoder if it has an encoder. A crowded one has a large
+// A model with a drafter, and with a CTC decoder if it has an encoder. A crowded model has a large
 // vocabulary of similar tokens.
 TinyModel random_model(Dice& dice, Precision precision, bool crowded = false);
 

@@ -1,4 +1,4 @@
-// Numbers of 16 bits against their definition, all of them; and what a model is built from.
+// All 16-bit numbers against their definition, and the weights that a model is built from.
 #include "check.h"
 #include "checks.h"
 #include "weights.h"
@@ -24,7 +24,7 @@ double value_of(unsigned half, int mantissa_bits) {
 }
 
 void check_halves(NumberType type, int mantissa_bits) {
-  std::vector<unsigned char> bytes(1 + 2 * 65536);  // one byte off: nothing need be aligned
+  std::vector<unsigned char> bytes(1 + 2 * 65536);  // unaligned by one byte
   for (unsigned half = 0; half < 65536; ++half) {
     const auto bits = static_cast<std::uint16_t>(half);
     std::memcpy(bytes.data() + 1 + 2 * half, &bits, sizeof bits);

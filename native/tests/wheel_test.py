@@ -1,6 +1,6 @@
-"""Test of an installed wheel: all instruction sets give the same numbers, also from a packed file.
+"""Test an installed wheel: all instruction sets give the same results, also from a packed file.
 
-It needs only numpy.
+Needs numpy only.
 """
 
 import math
@@ -16,7 +16,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def random_model(vocab_size: int = 37, width: int = 24) -> tuple[dict[str, Any], Arrays]:
-    """A decoder of two layers over an encoder of one."""
+    """A model with one encoder layer and two decoder layers."""
     dice = np.random.default_rng(0)
     arrays: Arrays = {}
 
@@ -98,7 +98,7 @@ def check_instruction_sets() -> None:
             file = outrider_native.PackedFile(path)
             assert file.about == "about"
             assert np.array_equal(logits(build(shape, file, name)), expected), f"{name}, mapped"
-            del file  # or Windows does not remove it
+            del file  # otherwise Windows does not remove it
     print("same results with", ", ".join(outrider_native.instruction_sets()))
 
 

@@ -17,7 +17,7 @@ Copy = Callable[[Path], Path]
 Dress = Callable[[Path, str, str], Path]
 TEXT = "a small dog runs"
 TRANSLATE = ("translate", "--max-new-tokens", "8", "--model")
-"""The model of these tests never stops by itself."""
+"""This model generates up to the limit."""
 
 FILES = (
     *("config.json", "model.safetensors", "generation_config.json"),

@@ -20,7 +20,7 @@ from tests.helpers.served import serving
 
 CHECKS = [status_code_conformance, content_type_conformance]
 REQUEST_LINE = 60_000
-"""h11 closes the connection on a longer one, and the client may not read the answer."""
+"""h11 closes the connection after a longer one; the client may not receive the response."""
 LIMITS = Limits(seconds=5, characters=2_000, new_tokens=32)
 
 

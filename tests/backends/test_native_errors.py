@@ -105,9 +105,7 @@ def test_errors_of_the_core_are_converted_and_invalid_calls_are_not(
 
 
 def test_too_many_threads_give_one_error_message() -> None:
-    """Each thread needs 8 MiB of address space for its stack, more in all than this process may
-    have.
-    """
+    """Each thread needs 8 MiB of address space, more in all than this process may have."""
     resource = pytest.importorskip("resource")
     model = native_tiny.build("plain")
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -16,7 +16,7 @@ from tests.helpers.tensor_calls import TensorCalls, native_calls
 
 TOKENS_BT = torch.tensor([[0, 7, 8], [0, 9, 3]])
 SECONDS = 10
-"""Until a child that hangs is ended."""
+"""Time limit of a child."""
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),

@@ -1,6 +1,4 @@
-"""`outrider translate` with files and pipes: no input is overwritten, no partial output appears,
-each error is one line, and lines of an open pipe are translated immediately.
-"""
+"""`outrider translate` with files and pipes: nothing is overwritten, errors are one line."""
 
 import gzip
 import io

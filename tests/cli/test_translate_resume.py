@@ -1,6 +1,4 @@
-"""An interrupted `outrider translate --in FILE --out FILE` continues: the final file equals that of
-an uninterrupted run; lines of another input, model or other options are not used.
-"""
+"""An interrupted `outrider translate --in FILE --out FILE` continues with the same result."""
 
 import json
 import os

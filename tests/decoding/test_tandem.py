@@ -300,9 +300,7 @@ def test_gamma_1_accepts_every_allowed_draft(drafting, requests, values, k, tabl
 
 @pytest.fixture(scope="session")
 def memoryless(drafting) -> type:
-    """A drafter that ignores the start of its block: equal positions give equal drafts in any
-    block.
-    """
+    """A drafter whose drafts at a position do not depend on the start of the block."""
 
     class ForgetfulDrafts(CountedDrafts):
         def opinion(self, source, seen, begun):

@@ -1,4 +1,4 @@
-"""Ray Train places the processes: they train what torchrun's do, and go on when one dies."""
+"""Training on Ray: runs equal those of torchrun and survive a killed process."""
 
 import time
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_a_killed_process_does_not_end_the_run(
     tmp_path: Path,
     corpus: Path,  # noqa: F811
 ) -> None:
-    """The text is that of an undisturbed run under torchrun, and no step counts twice."""
+    """The run equals an undisturbed one under torchrun, and every step is logged once."""
     values = config(corpus)
     values["train"] |= {"steps": 24}
     undisturbed = Run(tmp_path / "undisturbed", values, processes=2)
@@ -46,7 +46,7 @@ def test_a_killed_process_does_not_end_the_run(
 
 
 @pytest.mark.timeout(300)
-def test_what_is_wrong_is_said_in_one_sentence(
+def test_a_mistake_gives_one_error_message(
     tmp_path: Path,
     corpus: Path,  # noqa: F811
 ) -> None:

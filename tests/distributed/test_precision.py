@@ -1,4 +1,4 @@
-"""`precision: auto` on two processes: both compute in the same, and a resumed run keeps it."""
+"""`precision: auto` on two processes: both use the same one, and a resumed run keeps it."""
 
 import json
 from pathlib import Path

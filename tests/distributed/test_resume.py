@@ -1,7 +1,7 @@
-"""Exact resume: killed with SIGKILL in epochs 1, 2 and 3, a run ends as if nothing had happened.
+"""Exact resume: a run killed with SIGKILL in epochs 1, 2 and 3 ends as an undisturbed run.
 
-Every logged number and the bytes of the final weights must equal those of an undisturbed run, on
-one process and on two. Dropout is on and gradients are accumulated, so all random state matters.
+Every logged number and the bytes of the final weights must be equal, on one process and on two.
+Dropout is on and gradients are accumulated, so all random state matters.
 """
 
 import random
@@ -69,7 +69,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def kill_in_epoch(run: Run, epoch: int, *, everyone: bool) -> None:
-    """Kill -9 at some moment of an epoch: all processes, or one worker only."""
+    """Kill all processes, or one worker only, at a random moment of an epoch."""
     process = run.start()
     wanted = random.randint(1, 6)
     log = run.folder / "log.jsonl"
@@ -77,7 +77,7 @@ def kill_in_epoch(run: Run, epoch: int, *, everyone: bool) -> None:
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.01)
     launcher = psutil.Process(process.pid)
-    workers = launcher.children()  # under torchrun; they would outlive it
+    workers = launcher.children()  # under torchrun; they would survive it
     for victim in [launcher, *workers] if everyone else workers[-1:]:
         victim.kill()
     process.communicate(timeout=120)
@@ -109,8 +109,8 @@ def test_killed_in_three_epochs_equals_undisturbed(
 
 
 @pytest.mark.timeout(600)
-def test_a_killed_worker_is_started_again(tmp_path: Path, corpus: Path) -> None:
-    """Under `torchrun --max-restarts` the run goes on by itself, and no step counts twice."""
+def test_a_killed_worker_is_restarted(tmp_path: Path, corpus: Path) -> None:
+    """Under `torchrun --max-restarts` the run resumes, and every step is logged once."""
     values = config(corpus)
     values["train"] |= {"steps": 24, "shard": True}
     undisturbed = Run(tmp_path / "undisturbed", values, processes=2)
@@ -131,10 +131,10 @@ def test_a_killed_worker_is_started_again(tmp_path: Path, corpus: Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("processes", "shard"), [(1, False), (4, True)])
-def test_another_number_of_processes_goes_on(
+def test_another_number_of_processes_resumes(
     tmp_path: Path, corpus: Path, processes: int, shard: bool
 ) -> None:
-    """Killed on two processes, it takes the same batches in the same order, but for rounding."""
+    """A run killed on two processes resumes with the same batches in order, up to rounding."""
     values = config(corpus)
     values["model"] |= {"dropout": 0.0}
     values["train"] |= {"steps": 20, "precision": "float32", "stop_metric": "loss", "average": 1}
@@ -164,8 +164,8 @@ def test_another_number_of_processes_goes_on(
 
 
 @pytest.mark.timeout(600)
-def test_a_killed_run_that_went_on_from_another_model(tmp_path: Path, corpus: Path) -> None:
-    """Layers left out, parts frozen, a token added: all of it is there again after a kill."""
+def test_a_killed_run_that_started_from_another_model(tmp_path: Path, corpus: Path) -> None:
+    """Omitted layers, frozen parts and an added token are the same after a kill."""
     values = config(corpus)
     values["model"] |= {"encoder_layers": 2}
     values["train"] |= {"steps": 4, "evaluate_every": 0, "stop_metric": "loss"}

@@ -1,7 +1,7 @@
-"""Two processes, each with a whole model (DDP) or with its share of one (FSDP2), do what one does.
+"""Two processes with whole models (DDP) or shares of one (FSDP2) equal one process.
 
 Every preset of the family takes two updates on two batches in float64: one process accumulates
-them, two take one each.
+them, two processes take one each.
 """
 
 import multiprocessing
@@ -39,7 +39,7 @@ Found = tuple[list[float], dict[str, Tensor]]
 def build(config: RunConfig) -> nn.Module:
     torch.manual_seed(0)
     model = kind_of(config).blank(WORDS).double().train()
-    for part in model.modules():  # processes draw different numbers
+    for part in model.modules():  # the processes draw different random numbers
         if isinstance(part, nn.Dropout):
             part.p = 0.0
         elif isinstance(getattr(part, "dropout", None), float):
@@ -48,7 +48,7 @@ def build(config: RunConfig) -> nn.Module:
 
 
 def two_updates(config: RunConfig, model: nn.Module, only: int | None = None) -> Found:
-    """Update on both batches, or on one of them with another process; return gradients' norms."""
+    """Update on both batches, or on one of them beside another process; return gradient norms."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     segment = kind_of(config).segment(inner)
     objective = kind_of(config).training_objective()
@@ -62,7 +62,7 @@ def two_updates(config: RunConfig, model: nn.Module, only: int | None = None) ->
         for batch in batches if only is None else [batches[only]]:
             if isinstance(objective, SegmentObjective):
                 objective.memory = None
-            torch.manual_seed(9)  # of hashes
+            torch.manual_seed(9)  # for the random hashes
             divisor = total / (1 if only is None else 2)
             objective.loss(model, batch, divisor=divisor, smoothing=0.1).backward()  # type: ignore[no-untyped-call]
         grads = [one.grad for one in model.parameters() if one.grad is not None]
@@ -74,7 +74,7 @@ def two_updates(config: RunConfig, model: nn.Module, only: int | None = None) ->
 
 
 def work(rank: int, folder: Path) -> None:
-    """What each of two processes does."""
+    """The work of each of two processes."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo", f"file://{folder / 'meet'}", rank=rank, world_size=2)
@@ -136,7 +136,7 @@ def test_every_preset_on_two_processes(tmp_path: Path) -> None:
     assert [worker.exitcode for worker in workers] == [0, 0]
 
 
-def test_one_process_has_nothing_to_share(
+def test_sharding_needs_several_processes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run.yaml").write_text(f"""

@@ -1,4 +1,4 @@
-"""Two processes train what one process would: the same updates, up to the rounding of sums."""
+"""Training on two processes equals training on one, up to the rounding of sums."""
 
 import random
 from collections.abc import Callable
@@ -32,12 +32,12 @@ def config(corpus: Path) -> dict[str, Any]:
             "decoder_layers": 1,
             "dropout": 0.0,
         },
-        # Lines of eleven letters and an end: batches of 16 rows, 8 for each of two processes.
+        # Lines of eleven letters and an end token: batches of 16 rows, 8 for each of two processes.
         "train": {
             "steps": 20,
             "batch_tokens": 192,
             "warmup": 5,
-            "adam_epsilon": 1e-4,  # or Adam would blow rounding up where a gradient is zero
+            "adam_epsilon": 1e-4,  # otherwise Adam amplifies rounding if a gradient is zero
             "save_every": 20,
             "evaluate_every": 10,
             "stop_metric": "bleu",
@@ -70,7 +70,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [config, remembering])
-def test_two_equal_one(
+def test_two_processes_equal_one(
     tmp_path: Path, corpus: Path, make: Callable[[Path], dict[str, Any]]
 ) -> None:
     values = make(corpus)

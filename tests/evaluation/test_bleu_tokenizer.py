@@ -1,4 +1,4 @@
-"""BLEU counts what the script of the references calls words, unless it is told how."""
+"""The BLEU tokenizer follows the script of the references unless it is given."""
 
 from pathlib import Path
 
@@ -36,25 +36,25 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("language", TEXTS)
-def test_the_script_decides(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tokenizer_follows_the_script(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bleu_tokenizer, "find_spec", lambda _: None)
     text, wanted = TEXTS[language]
     assert tokenizer_for([text] * 3) == wanted
 
 
 @pytest.mark.parametrize(("language", "wanted"), [("ja", "ja-mecab"), ("ko", "ko-mecab")])
-def test_a_dictionary_is_taken_where_it_is_installed(
+def test_a_dictionary_is_used_if_installed(
     language: str, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bleu_tokenizer, "find_spec", lambda _: object())
     assert tokenizer_for([TEXTS[language][0]]) == wanted
 
 
-def test_a_word_or_two_of_another_script_change_nothing() -> None:
+def test_a_few_words_of_another_script_are_ignored() -> None:
     assert tokenizer_for(["Peking (北京) is the capital of China, they say."] * 9) == "13a"
 
 
-def test_chinese_that_is_right_but_for_a_character_scores() -> None:
+def test_chinese_is_scored_by_character() -> None:
     references = ["我昨天在北京喝了一杯咖啡。", "他们明天要去上海看朋友。"]
     hypotheses = ["我昨天在北京喝了一杯茶。", "他们明天要去上海看朋友。"]
     score = score_translations(hypotheses, references)
@@ -63,11 +63,11 @@ def test_chinese_that_is_right_but_for_a_character_scores() -> None:
     assert score_translations(hypotheses, references, tokenize="13a").bleu < score.bleu - 20
 
 
-def test_the_names_are_those_of_sacrebleu() -> None:
+def test_the_names_equal_those_of_sacrebleu() -> None:
     assert set(TOKENIZERS) == {"auto", *BLEU.TOKENIZERS}
 
 
-def test_a_misspelt_name_is_refused_where_it_is_read(tmp_path: Path) -> None:
+def test_a_misspelt_name_is_refused_when_read(tmp_path: Path) -> None:
     values = {"source": "a", "reference": "b", "tokenize": "zhh"}
     message = r"tokenize: got 'zhh' \(did you mean 'zh'\?\), expected one of auto, 13a"
     with pytest.raises(ConfigError, match=f"evaluate.{message}"):

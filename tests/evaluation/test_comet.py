@@ -1,4 +1,4 @@
-"""COMET: what its program is given, what is read from it, and what is said where it is not."""
+"""COMET: the input and output of its program, and the error message without it."""
 
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ json.dump({{given["-t"]: scores}}, open(given["--to_json"], "w"))
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program that is called as `comet-score` of unbabel-comet 2.2.7 is, and answers likewise."""
+    """A program with the arguments and output format of `comet-score` of unbabel-comet 2.2.7."""
     path = tmp_path / "comet-score"
     path.write_text(PROGRAM)
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""A model folder on a test set: the score is that of what the user's own `translate` gives."""
+"""Evaluation of a model folder on a test set: the scores equal those of `translate`."""
 
 import gzip
 import json
@@ -93,7 +93,7 @@ def test_scores_equal_those_of_translate(
     assert result["data"]["source"]["file"] == "test.en.gz"
 
 
-def test_predicts_the_tail_of_a_text(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_tail_of_a_text_is_scored(folders: dict[str, Path], tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("ab ba " * 20)
     whole = evaluate_text(folders["writer"], text=text)
@@ -168,7 +168,7 @@ def test_broken_text_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
         evaluate_text(folders["writer"], text=broken)
 
 
-def test_the_translations_never_take_the_place_of_the_test(
+def test_the_output_never_overwrites_the_test_set(
     folders: dict[str, Path], files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     source, reference = files

@@ -1,4 +1,4 @@
-"""Metrics of answers, labels and summaries against the libraries and papers they come from."""
+"""Metrics of answers, labels and summaries against the libraries and papers that define them."""
 
 import sys
 

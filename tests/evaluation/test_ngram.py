@@ -1,4 +1,4 @@
-"""Kneser-Ney by its equations, and as a distribution."""
+"""Kneser-Ney against its equations; the probabilities of all tokens sum to one."""
 
 import math
 from collections import Counter
@@ -26,7 +26,7 @@ def test_probabilities_of_all_words_sum_to_one(
 @given(tokens=TEXTS, word=st.integers(0, 5), last=st.integers(0, 5))
 def test_bigrams_by_the_equation(tokens: list[int], word: int, last: int) -> None:
     pairs = Counter((tokens[at], tokens[at + 1]) for at in range(len(tokens) - 1))
-    befores = Counter(b for _, b in pairs)  # in how many different places a word stands
+    befores = Counter(b for _, b in pairs)  # the number of different predecessors of a token
 
     def discount(counts: Counter) -> float:  # type: ignore[type-arg]
         once = sum(count == 1 for count in counts.values())

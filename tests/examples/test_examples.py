@@ -1,4 +1,4 @@
-"""The examples run, and compute what they say."""
+"""The examples run, and their functions compute what their descriptions state."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ def train() -> Iterator[ModuleType]:
 
 
 def script(folder: str, name: str) -> Iterator[ModuleType]:
-    """Import a script as Python does that runs it: with its folder in front."""
+    """Import a script with its folder first on the path, as Python does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(EXAMPLES / folder)
         yield import_module(name)
@@ -63,7 +63,7 @@ def test_digits_quick(digits: ModuleType, tmp_path: Path) -> None:
     assert all(model["bits_per_pixel"] < math.log2(28) for model in result["models"])
 
 
-def test_the_parts_share_no_image(digits: ModuleType) -> None:
+def test_the_splits_share_no_image(digits: ModuleType) -> None:
     images = digits.load_images(digits.Settings())
     assert [len(part) for part in images] == [1297, 200, 300]
     rows = torch.cat(images)
@@ -75,7 +75,7 @@ def test_the_parts_share_no_image(digits: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", ["causal", "image-transformer", "sparse-strided", "sparse-fixed"])
-def test_no_pixel_looks_at_itself_or_ahead(digits: ModuleType, name: str) -> None:
+def test_no_pixel_attends_to_itself_or_ahead(digits: ModuleType, name: str) -> None:
     _, config = digits.read_model(name)
     model = digits.LanguageModel(config).double().eval()
     at = 44
@@ -89,7 +89,7 @@ def test_no_pixel_looks_at_itself_or_ahead(digits: ModuleType, name: str) -> Non
     assert moved[seen > 0].all(), "the picture shows a pixel that is not seen"
 
 
-def test_bits_of_a_model_that_knows_nothing(digits: ModuleType) -> None:
+def test_bits_of_a_uniform_model(digits: ModuleType) -> None:
     _, config = digits.read_model("causal")
     model = digits.LanguageModel(config)
     torch.nn.init.zeros_(model.head.weight)
@@ -98,7 +98,7 @@ def test_bits_of_a_model_that_knows_nothing(digits: ModuleType) -> None:
     torch.testing.assert_close(bits, torch.full((3,), 64 * math.log2(28)))
 
 
-def test_bits_without_context_count_levels_by_digit_and_place(digits: ModuleType) -> None:
+def test_bits_without_context_count_levels_by_digit_and_position(digits: ModuleType) -> None:
     images = digits.load_images(digits.Settings(images=100))
     expected = []
     for digit, *pixels in images.test.tolist():
@@ -111,7 +111,7 @@ def test_bits_without_context_count_levels_by_digit_and_place(digits: ModuleType
     torch.testing.assert_close(digits.bits_without_context(images), torch.tensor(expected))
 
 
-def test_completions_keep_what_was_given(digits: ModuleType) -> None:
+def test_completions_keep_the_given_pixels(digits: ModuleType) -> None:
     _, config = digits.read_model("sparse-strided")
     model = digits.LanguageModel(config).eval()
     given = digits.load_images(digits.QUICK).test[:3, :33]
@@ -145,7 +145,7 @@ def test_colour_quick(colour: ModuleType, tmp_path: Path) -> None:
 
 
 def coloured(colour: ModuleType, count: int = 20) -> tuple[torch.Tensor, object]:
-    """Return grey digits, and the same in colour."""
+    """Return grey digits, and the same digits in colour."""
     grey = colour.digits.load_images(colour.digits.Settings()).test[:count, 1:]
     return grey, colour.colour(grey, torch.Generator().manual_seed(0))
 
@@ -168,7 +168,7 @@ def test_colours_mix_paper_and_ink_and_sources_are_their_means(colour: ModuleTyp
     assert all(map(torch.equal, pictures, again))
 
 
-def test_channels_have_tokens_of_their_own_in_order(colour: ModuleType) -> None:
+def test_channels_have_separate_tokens_in_order(colour: ModuleType) -> None:
     _, pictures = coloured(colour)
     for levels in (pictures.small, pictures.large):
         tokens = colour.as_tokens(levels)
@@ -184,12 +184,12 @@ def test_nearest_repeats_each_pixel_of_the_source(colour: ModuleType) -> None:
     assert torch.equal(large, small.repeat_interleave(2, 1).repeat_interleave(2, 2))
 
 
-def test_counted_levels_are_those_of_the_place_and_its_source(colour: ModuleType) -> None:
+def test_levels_are_counted_by_position_and_source(colour: ModuleType) -> None:
     grey, _ = coloured(colour, 5)
     settings = colour.Settings(colourings=1, seed=3)
     odds = colour.count_levels(grey, settings)
     pictures = colour.colour(grey, torch.Generator().manual_seed(3))
-    place = (4 * 8 + 1) * 3 + 1  # green of row 4, column 1, so of row 2, column 0 of the source
+    place = (4 * 8 + 1) * 3 + 1  # green of row 4, column 1; in the source row 2, column 0
     level = pictures.small[0, 25].item()
     same = pictures.large[pictures.small[:, 25] == level, place]
     count = torch.bincount(same, minlength=8) + 1.0
@@ -204,8 +204,8 @@ def test_distance_from_the_mixtures_of_paper_and_ink(colour: ModuleType) -> None
 
 
 @pytest.mark.parametrize("name", ["colour-causal", "colour-local"])
-def test_channels_are_written_in_order_and_by_their_own_odds(colour: ModuleType, name: str) -> None:
-    """Writing step by step takes the likeliest level of the very pass that scores."""
+def test_channels_are_generated_in_order_from_their_logits(colour: ModuleType, name: str) -> None:
+    """Generating step by step takes the argmax of the same logits that are scored."""
     config = colour.Seq2SeqConfig(**colour.digits.read_spec(name, colour.Seq2SeqConfig)["model"])
     torch.manual_seed(0)
     model = colour.Seq2Seq(config).double().eval()
@@ -241,7 +241,7 @@ def test_the_maze_is_an_environment(train: ModuleType) -> None:
     check_env(import_module("maze").Maze(), skip_render_check=True)
 
 
-def test_who_remembers_the_cue_is_paid(train: ModuleType) -> None:
+def test_following_the_cue_is_rewarded(train: ModuleType) -> None:
     maze = import_module("maze")
     one, sides = maze.Maze(corridor=3), []
     for seed in range(20):
@@ -260,7 +260,7 @@ def test_who_remembers_the_cue_is_paid(train: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", ["transformer", "gtrxl", "gtrxl-closed"])
-def test_acting_and_reading_give_the_same(train: ModuleType, name: str) -> None:
+def test_step_by_step_equals_the_whole_sequence(train: ModuleType, name: str) -> None:
     torch.manual_seed(0)
     _, config = train.read_model(name)
     policy = train.Policy(config, SEE, ACT).double()
@@ -279,7 +279,7 @@ SEGMENTS = [{"max_positions": 4, "memory": memory} for memory in (0, 3, 4, 8)]
 
 @pytest.mark.parametrize("changes", SEGMENTS, ids=lambda changes: f"memory-{changes['memory']}")
 @pytest.mark.parametrize("name", ["transformer", "gtrxl"])
-def test_acting_and_reading_in_segments_give_the_same(
+def test_step_by_step_equals_segments(
     train: ModuleType, name: str, changes: dict[str, int]
 ) -> None:
     policy = segmented(train, name, changes)
@@ -293,10 +293,10 @@ def test_acting_and_reading_in_segments_give_the_same(
 
 
 @pytest.mark.parametrize(("memory", "reached"), [(0, 0), (3, 3), (4, 4), (8, 4)], ids=str)
-def test_the_last_segment_knows_what_its_memory_holds(
+def test_the_last_segment_depends_on_its_memory(
     train: ModuleType, memory: int, reached: int
 ) -> None:
-    """Two layers reach twice as far as the memory, and no gradient goes where they reach."""
+    """Two layers reach twice as far as the memory, but gradients stay in their segment."""
     policy = segmented(train, "gtrxl", {"max_positions": 4, "memory": memory})
     seen = torch.randn(1, 12, SEE, dtype=torch.float64, requires_grad=True)
     before = policy(seen)[0][:, -1]
@@ -312,7 +312,7 @@ def test_the_last_segment_knows_what_its_memory_holds(
 
 
 def segmented(train: ModuleType, name: str, changes: dict[str, int]) -> torch.nn.Module:
-    """Build a policy that reads in segments and whose actions differ."""
+    """Build a policy that reads in segments and whose actions have different logits."""
     torch.manual_seed(0)
     policy = train.Policy(train.read_model(name, changes)[1], SEE, ACT).double()
     torch.nn.init.normal_(policy.actor.weight)
@@ -331,7 +331,7 @@ def test_a_memory_without_segments_is_refused(train: ModuleType, tmp_path: Path)
         run(train, tmp_path, "--quick", "--memory", "4")
 
 
-def test_advantages_are_sums_of_surprises(train: ModuleType) -> None:
+def test_advantages_are_sums_of_temporal_differences(train: ModuleType) -> None:
     settings = train.Settings(discount=0.9, trace=0.7)
     value, reward = torch.randn(2, 3, 6, dtype=torch.float64)
     after = torch.cat([value[:, 1:], value.new_zeros(3, 1)], dim=1)
@@ -342,7 +342,7 @@ def test_advantages_are_sums_of_surprises(train: ModuleType) -> None:
     torch.testing.assert_close(train.advantages(value, reward, settings), expected)
 
 
-def test_a_gradient_step_makes_what_paid_likelier(train: ModuleType) -> None:
+def test_a_gradient_step_raises_the_probability_of_rewarded_actions(train: ModuleType) -> None:
     torch.manual_seed(0)
     _, config = train.read_model("transformer")
     policy = train.Policy(config, SEE, ACT)
@@ -359,8 +359,8 @@ def test_a_gradient_step_makes_what_paid_likelier(train: ModuleType) -> None:
     assert gain.mean() > 0
 
 
-def test_the_corpus_to_tune_on_is_split_by_its_english(tmp_path: Path) -> None:
-    """A sentence with two translations is in one split only, and lines of other sources nowhere."""
+def test_the_tuning_corpus_is_split_by_english_sentence(tmp_path: Path) -> None:
+    """All translations of a sentence are in one split; lines of other sources are in none."""
     sources = [("docs", "other")[number % 4 == 3] for number in range(800)]
     columns = {
         "en": [f"Call it {number // 2} times." for number in range(800)],

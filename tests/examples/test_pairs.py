@@ -1,4 +1,4 @@
-"""The makers of example pairs: what a target says, its source says, and no test was trained on."""
+"""Generators of example pairs: targets follow from sources, and no test pair is trained on."""
 
 import re
 import subprocess
@@ -35,7 +35,7 @@ def pairs(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
 
 
 def answer(story: str) -> str:
-    """Answer by walking along the sentences."""
+    """Answer by following the sentences in order."""
     *told, asked = re.findall(r"[^.?]+[.?]", story)
     place: dict[str, str] = {}
     holder: dict[str, str] = {}
@@ -50,7 +50,7 @@ def answer(story: str) -> str:
 
 
 def summary_says(report: str, summary: str) -> bool:
-    """Whether a summary has the result that the goals of its report make."""
+    """Whether a summary has the result given by the goals of its report."""
     first = re.match(r"The (\w+) met the (\w+)\.", report)
     assert first is not None
     scored = re.findall(
@@ -66,7 +66,7 @@ def summary_says(report: str, summary: str) -> bool:
     return summary.startswith(f"The {max(counts, key=counts.__getitem__)} won {most} to {least}")
 
 
-def test_targets_are_what_sources_say(made: Path) -> None:
+def test_targets_follow_from_sources(made: Path) -> None:
     train, test = pairs(made)
     assert not {*train} & {*test}
     for source, target in [*train[:500], *test]:
@@ -81,7 +81,7 @@ def test_targets_are_what_sources_say(made: Path) -> None:
             assert colours == {*pixels} - {"k"}
 
 
-def test_the_commonest_answer_is_scored(made: Path) -> None:
+def test_the_most_common_answer_is_scored(made: Path) -> None:
     train, test = pairs(made)
     said = run("baseline.py", str(made), "--metric", "accuracy")
     found = re.match(r"always '(.*)'\naccuracy: ([\d.]+)\n", said)

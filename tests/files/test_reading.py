@@ -1,4 +1,4 @@
-"""One reader of JSON: a regular file, of a size, of a depth, one object; or one sentence."""
+"""Reading JSON: a regular file of limited size and depth with one object, or one error message."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from outrider.files import parse_json, read_json
         (b'{"a": ' + b"9" * 5000 + b"}", "is not JSON: Exceeds the limit"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(tmp_path: Path, raw: bytes, message: str) -> None:
+def test_invalid_files_give_one_error_message(tmp_path: Path, raw: bytes, message: str) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(raw)
     with pytest.raises(ModelError, match=message) as caught:
@@ -38,7 +38,7 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, raw: bytes, message: str)
     assert "\n" not in str(caught.value)
 
 
-def test_it_reads_an_object_through_a_link(tmp_path: Path) -> None:
+def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "blob").write_text('{"a": [1, {"b": null}]}')
     (tmp_path / "config.json").symlink_to("blob")
     assert read_json(tmp_path / "config.json") == {"a": [1, {"b": None}]}
@@ -54,7 +54,7 @@ def test_pipes_devices_and_folders_are_refused_unread(tmp_path: Path) -> None:
             read_json(tmp_path / name)
 
 
-def test_it_stops_at_a_limit_even_where_the_size_is_unknown(tmp_path: Path) -> None:
+def test_reading_stops_at_the_size_limit(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"a": "' + "x" * (1 << 20) + '"}')
     with pytest.raises(DataError, match="is larger than 1 MiB; fetch it again"):
@@ -62,7 +62,7 @@ def test_it_stops_at_a_limit_even_where_the_size_is_unknown(tmp_path: Path) -> N
     assert read_json(path, limit=2 << 20)["a"][:3] == "xxx"
 
 
-def test_a_missing_file_and_a_strange_name_are_one_sentence(tmp_path: Path) -> None:
+def test_missing_files_and_invalid_names_give_one_error_message(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="none: no such file"):
         read_json(tmp_path / "none")
     with pytest.raises(ModelError, match="cannot be read: embedded null byte"):
@@ -83,6 +83,6 @@ JSON = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60) | JSON.map(lambda v: json.dumps(v).encode()))
 @example(b'{"a": NaN}')
-def test_any_bytes_are_an_object_or_one_sentence(raw: bytes) -> None:
+def test_any_bytes_give_an_object_or_one_error_message(raw: bytes) -> None:
     with suppress(ModelError):
         assert isinstance(parse_json(raw, Path("x")), dict)

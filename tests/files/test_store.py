@@ -1,4 +1,4 @@
-"""A folder on a disk and one in a store have one face; `tests/jobs` sees them at work."""
+"""Local folders and object stores have the same interface; `tests/jobs` uses them."""
 
 import hashlib
 import io
@@ -41,7 +41,7 @@ def test_files_are_written_listed_read_and_removed(store: Store) -> None:
     assert store.each(store.has, ["b.txt", "a.json"]) == [True, False]
 
 
-def test_the_checksum_is_that_of_the_file_however_much_was_read(store: Store) -> None:
+def test_the_checksum_covers_the_whole_file(store: Store) -> None:
     store.make()
     text = "ab\n" * 100_000
     with store.replacing("x") as file:
@@ -54,7 +54,7 @@ def test_the_checksum_is_that_of_the_file_however_much_was_read(store: Store) ->
         pass
 
 
-def test_what_fails_while_it_is_written_is_not_there(store: Store) -> None:
+def test_a_failed_write_keeps_the_old_file(store: Store) -> None:
     store.make()
     store.write_json("x", {"old": 1})
 
@@ -68,7 +68,9 @@ def test_what_fails_while_it_is_written_is_not_there(store: Store) -> None:
     assert store.read_json("x") == {"old": 1}
 
 
-def test_json_that_is_none_is_a_sentence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_json_gives_one_error_message(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.make()
     with store.replacing("x") as file:
         file.write("[1]")
@@ -80,7 +82,7 @@ def test_json_that_is_none_is_a_sentence(store: Store, monkeypatch: pytest.Monke
             store.read_json("x")
 
 
-def test_what_arrived_in_part_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_upload_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from fsspec.implementations.memory import MemoryFileSystem
 
     store = open_store("memory://short")
@@ -90,7 +92,7 @@ def test_what_arrived_in_part_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
         file.write("abc")
 
 
-def test_a_path_is_told_from_a_url(tmp_path: Path) -> None:
+def test_paths_and_urls_are_distinguished(tmp_path: Path) -> None:
     assert as_place("s3://bucket/in/") == "s3://bucket/in"
     assert as_place("parts/en") == Path("parts/en")
     assert as_place("C:/parts") == Path("C:/parts")
@@ -102,7 +104,7 @@ def test_a_path_is_told_from_a_url(tmp_path: Path) -> None:
             check_on_disk("--out", url, "why")
 
 
-def test_a_store_is_sent_to_workers_as_its_url_and_shown_without_its_password() -> None:
+def test_a_store_is_pickled_as_its_url_and_printed_without_its_password() -> None:
     store = open_store("sftp://me:secret@host/in")
     assert pickle.loads(pickle.dumps(store)).place == store.place
     assert str(store) == "sftp://host/in"

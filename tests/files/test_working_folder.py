@@ -1,4 +1,4 @@
-"""A folder appears whole or not at all."""
+"""A folder appears complete or not at all."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ def test_it_appears_at_the_end(tmp_path: Path) -> None:
     assert names(tmp_path / "a" / "result") == ["file"]
 
 
-def test_it_takes_the_place_of_an_old_one(tmp_path: Path) -> None:
+def test_it_replaces_an_old_one(tmp_path: Path) -> None:
     (tmp_path / "result").mkdir()
     (tmp_path / "result" / "old").touch()
     with working_folder(tmp_path / "result") as work:
@@ -34,7 +34,7 @@ def test_it_takes_the_place_of_an_old_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_an_interruption_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+def test_an_interruption_leaves_no_files(tmp_path: Path, error: type[BaseException]) -> None:
     def stop() -> None:
         with working_folder(tmp_path / "result") as work:
             (work / "file").touch()
@@ -53,13 +53,13 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, error: type[BaseExceptio
         (errno.EROFS, "result: cannot be written: Read-only file system"),
     ],
 )
-def test_a_full_disk_is_one_sentence(tmp_path: Path, code: int, message: str) -> None:
+def test_a_full_disk_gives_one_error_message(tmp_path: Path, code: int, message: str) -> None:
     with pytest.raises(ResourceError, match=message), working_folder(tmp_path / "result"):
         raise OSError(code, os.strerror(code))
     assert names(tmp_path) == []
 
 
-def test_a_file_in_the_way_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_instead_of_a_folder_gives_one_error_message(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(ResourceError, match=r"result: cannot be written: (File exists|Not a dir)"),
@@ -68,7 +68,7 @@ def test_a_file_in_the_way_is_one_sentence(tmp_path: Path) -> None:
         pass
 
 
-def test_other_errors_of_the_system_pass(tmp_path: Path) -> None:
+def test_other_system_errors_are_unchanged(tmp_path: Path) -> None:
     with pytest.raises(ConnectionError), working_folder(tmp_path / "result"):
         raise ConnectionError
 
@@ -93,7 +93,7 @@ def start(folder: Path) -> "subprocess.Popen[str]":
     return process
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(
+def test_folders_of_killed_processes_are_removed(
     tmp_path: Path,
 ) -> None:
     living, killed = start(tmp_path / "result"), start(tmp_path / "result")
@@ -102,7 +102,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
     assert len(names(tmp_path)) == 4  # two folders, two locks
     with working_folder(tmp_path / "result"):
         pass
-    assert len(names(tmp_path)) == 3  # the result, and what the living one has
+    assert len(names(tmp_path)) == 3  # the result, and the folder and lock of the running process
     living.kill()
     living.communicate()
     with working_folder(tmp_path / "result"):
@@ -110,10 +110,10 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
     assert names(tmp_path) == ["result"]
 
 
-def test_a_process_with_the_id_of_a_killed_one_is_not_in_its_way(
+def test_a_process_with_the_id_of_a_killed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container that was started again, process ids are the same as before."""
+    """In a restarted container, process ids repeat."""
     killed = start(tmp_path / "result")
     killed.kill()
     killed.communicate()
@@ -124,7 +124,7 @@ def test_a_process_with_the_id_of_a_killed_one_is_not_in_its_way(
     assert names(tmp_path / "result") == ["new"]
 
 
-def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(
+def test_the_old_folder_is_restored_if_the_rename_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, work = tmp_path / "result", tmp_path / "work"
@@ -145,7 +145,7 @@ def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(
     assert names(folder) == ["result"]
 
 
-def test_the_old_folder_comes_back_after_a_kill_between_the_two_renames(tmp_path: Path) -> None:
+def test_the_old_folder_is_restored_after_a_kill_between_the_renames(tmp_path: Path) -> None:
     killed = start(tmp_path / "result")
     killed.kill()
     killed.communicate()

@@ -1,4 +1,4 @@
-"""One writer of files: whole or not at all, and one sentence where the disk does not take it."""
+"""Writing files: complete or not at all, and one error message if the disk refuses."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
     assert names(path.parent) == ["file"]
 
 
-def test_an_interruption_leaves_what_was_there(tmp_path: Path) -> None:
+def test_an_interruption_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("before")
 
@@ -42,7 +42,7 @@ def test_an_interruption_leaves_what_was_there(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file"]
 
 
-def test_a_link_is_followed_and_rights_are_kept(tmp_path: Path) -> None:
+def test_a_link_is_followed_and_permissions_are_kept(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     target = tmp_path / "far" / "file"
     target.write_text("before")
@@ -54,14 +54,14 @@ def test_a_link_is_followed_and_rights_are_kept(tmp_path: Path) -> None:
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
 
 
-def test_a_new_file_has_the_rights_any_new_file_has(tmp_path: Path) -> None:
+def test_a_new_file_has_the_default_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     write_json(tmp_path / "ours", {"a": "ü"})
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
     assert (tmp_path / "ours").read_text() == '{\n  "a": "ü"\n}\n'
 
 
-def test_bytes_take_the_place_of_a_file_whole_or_not_at_all(
+def test_bytes_replace_a_file_completely_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "new" / "picture"
@@ -105,7 +105,7 @@ def test_it_is_flushed_before_and_after_the_rename(
     ],
     ids=["system", "torch", "torch again", "rust"],
 )
-def test_a_full_disk_names_the_file_and_what_is_left(tmp_path: Path, error: Exception) -> None:
+def test_a_full_disk_names_the_file_and_its_state(tmp_path: Path, error: Exception) -> None:
     path = tmp_path / "file"
     message = f"^{path}: the disk is full .*; nothing was written;"
     with pytest.raises(ResourceError, match=message), explained(path):
@@ -116,7 +116,7 @@ def test_a_full_disk_names_the_file_and_what_is_left(tmp_path: Path, error: Exce
         raise error
 
 
-def test_what_the_disk_refuses_is_one_sentence(tmp_path: Path) -> None:
+def test_failed_writes_give_one_error_message(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(ResourceError, match="folder: cannot be written: Is a directory"):
         write_text(tmp_path / "folder", "")
@@ -127,7 +127,7 @@ def test_what_the_disk_refuses_is_one_sentence(tmp_path: Path) -> None:
         write_text(tmp_path / ("x" * 300), "")
 
 
-def test_an_error_names_the_file_of_the_user(tmp_path: Path) -> None:
+def test_an_error_names_the_requested_file(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "out.txt"
     with pytest.raises(FileNotFoundError) as error, replacing(path):
         shutil.rmtree(path.parent)
@@ -135,7 +135,7 @@ def test_an_error_names_the_file_of_the_user(tmp_path: Path) -> None:
     assert error.value.filename2 is None
 
 
-def test_other_errors_pass(tmp_path: Path) -> None:
+def test_other_errors_are_unchanged(tmp_path: Path) -> None:
     for error in (ValueError("no"), RuntimeError("no"), ConnectionError("no")):
         with pytest.raises(type(error), match="no"), explained(tmp_path):
             raise error
@@ -151,7 +151,7 @@ with locked(Path(sys.argv[1]), ValueError("held")):
 """
 
 
-def test_a_lock_is_held_by_one_process_and_dies_with_it(tmp_path: Path) -> None:
+def test_a_lock_is_released_when_its_process_ends(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True
@@ -167,7 +167,7 @@ def test_a_lock_is_held_by_one_process_and_dies_with_it(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_created_gives_one_error_message(tmp_path: Path) -> None:
     (tmp_path / ".lock").mkdir()
     busy = ResourceError("somebody else works here")
     message = r"\.lock: cannot be written: Is a directory"

@@ -1,4 +1,4 @@
-"""`docs/add-a-model-family.md`, followed: its reader computes what transformers computes."""
+"""`docs/add-a-model-family.md`, followed literally: the reader equals transformers."""
 
 import re
 import sys
@@ -31,7 +31,7 @@ SIZES = {
 
 @pytest.fixture
 def _reader(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The page's file, as if it stood in `formats/readers`, and its name in the list."""
+    """Install the page's file in `formats/readers` and add its name to the list."""
     page = (repository / "docs" / "add-a-model-family.md").read_text(encoding="utf-8")
     assert "`src/outrider/formats/readers/opt.py`" in page
     source = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
@@ -54,7 +54,7 @@ def save(folder: Path, **options: object) -> hf.OPTForCausalLM:
 
 @pytest.mark.usefixtures("_reader")
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_page_s_reader_computes_what_transformers_computes(tmp_path: Path, tied: bool) -> None:
+def test_the_reader_of_the_page_equals_transformers(tmp_path: Path, tied: bool) -> None:
     theirs = save(tmp_path / "opt", tie_word_embeddings=tied, activation_function="gelu")
     ours = load_model(tmp_path / "opt").eval()
     ids = torch.randint(3, 48, (3, 11))
@@ -64,7 +64,7 @@ def test_the_page_s_reader_computes_what_transformers_computes(tmp_path: Path, t
 
 
 @pytest.mark.usefixtures("_reader")
-def test_the_native_core_runs_it(tmp_path: Path) -> None:
+def test_the_native_core_computes_it(tmp_path: Path) -> None:
     pytest.importorskip("outrider_native", reason="outrider-native is not installed")
     theirs = save(tmp_path / "opt")
     engine = choose_backend("native", "float32")
@@ -84,7 +84,7 @@ def test_the_native_core_runs_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"do_layer_norm_before": False}, {"enable_bias": False}, {"word_embed_proj_dim": 12}]
 )
-def test_the_page_s_reader_refuses_what_it_does_not_compute(
+def test_the_reader_of_the_page_refuses_unsupported_configs(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
     config = hf.OPTConfig(**(SIZES | change))

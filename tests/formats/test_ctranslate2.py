@@ -1,4 +1,4 @@
-"""CTranslate2 folders and Argos packages are read as they lie, and distrusted."""
+"""CTranslate2 folders and Argos packages: loaded without conversion and validated."""
 
 import json
 import random
@@ -42,7 +42,7 @@ PARTS: dict[str, dict[str, Any]] = {
 
 
 def save(folder: Path, **parts: Any) -> Path:
-    """A folder of ours with an odd model: every bias and norm is its own."""
+    """Save a folder of ours in which every bias and norm is different."""
     tokenizer = train_tokenizer(iter(TEXT), TokenizerConfig(kind="unigram", vocab_size=400))
     model = tiny.seq2seq(vocab_size=tokenizer.vocab_size, **parts)
     with torch.no_grad():
@@ -57,7 +57,7 @@ def save(folder: Path, **parts: Any) -> Path:
 
 
 def argos_package(folder: Path, target: Path) -> Path:
-    """Lay a CTranslate2 folder out as Argos does: one SentencePiece model, beside `model/`."""
+    """Write a CTranslate2 folder as an Argos package: one SentencePiece model, next to `model/`."""
     root = "translate-xx_yy-1_0"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("model.bin", "config.json", "shared_vocabulary.json"):
@@ -78,7 +78,7 @@ def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_what_was_exported_is_read_back(kind: str, tmp_path: Path) -> None:
+def test_an_exported_model_is_read_back(kind: str, tmp_path: Path) -> None:
     folder = save(tmp_path / "ours", **PARTS[kind])
     target = export_ctranslate2(folder, tmp_path / "theirs")
     before, after = load_model(folder), load_model(target)
@@ -86,12 +86,12 @@ def test_what_was_exported_is_read_back(kind: str, tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = before(input_ids=source, labels=text).logits
         found = after(input_ids=source, labels=text).logits
-    kept = [0, 2, 3]  # never written: their bias in the file forbids them
+    kept = [0, 2, 3]  # never generated: the bias in the file forbids these tokens
     wanted[..., kept] = found[..., kept] = 0
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_int8_weights_stay_as_they_are(marian: Path) -> None:
+def test_int8_weights_are_not_converted(marian: Path) -> None:
     part = read_model(marian)
     table = part.weights["encoder.blocks.0.attention.qkv.weight"]
     stored = read_binary(marian / "model.bin").variables
@@ -102,7 +102,7 @@ def test_int8_weights_stay_as_they_are(marian: Path) -> None:
     np.testing.assert_allclose(table.scale * stored[f"{name}_scale"].data, 1, rtol=1e-6)
 
 
-def test_both_engines_read_them(marian: Path) -> None:
+def test_both_backends_read_them(marian: Path) -> None:
     texts = TEXT[:3]
     for backend, dtype in (("native", "float32"), ("torch", "float32")):
         translator = load(marian, backend=backend, dtype=dtype)
@@ -118,7 +118,7 @@ def test_both_engines_read_them(marian: Path) -> None:
 
 
 def test_a_model_that_starts_from_zeros_and_has_no_padding(tmp_path: Path) -> None:
-    """As the converter of Marian models writes them: one more row, which nobody may write."""
+    """As written by the converter of Marian models: one additional token, never generated."""
     specs = ctranslate2.specs
     bent = specs.common_spec.Activation.GELUTanh
     spec = specs.TransformerSpec.from_config(
@@ -159,7 +159,7 @@ def test_a_model_that_starts_from_zeros_and_has_no_padding(tmp_path: Path) -> No
     spec.validate()
     spec.optimize()
     (tmp_path / "model").mkdir()
-    spec.save(str(tmp_path / "model"))  # without a table of positions: OpenNMT's sinusoids
+    spec.save(str(tmp_path / "model"))  # without a position table: OpenNMT's sinusoids
 
     part = read_model(tmp_path)
     config = part.config
@@ -182,7 +182,7 @@ class _None:
 
 
 def test_a_target_vocabulary_becomes_a_tokenizer(marian: Path, tmp_path: Path) -> None:
-    """Argos ships no SentencePiece model of the target; ours cuts words into known pieces."""
+    """Argos has no SentencePiece model of the target; words are segmented into known pieces."""
     package = argos_package(marian, tmp_path / "xx_yy.argosmodel")
     tokenizer = load_tokenizer(model_folder(package))
     assert isinstance(tokenizer, MarianTokenizer)
@@ -197,7 +197,7 @@ def test_a_target_vocabulary_becomes_a_tokenizer(marian: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("place", ["cache", "off", "file/below", "n" * 300, "~no-such-user/cache"])
-def test_a_package_is_read_as_a_folder_is(
+def test_a_package_is_read_like_a_folder(
     place: str, marian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -257,7 +257,7 @@ def test_hostile_packages(marian: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
     raw = argos_package(marian, package).read_bytes()
     dice = random.Random(0)
-    for _ in range(300):  # whatever is wrong is an error of ours
+    for _ in range(300):  # any other exception fails the test
         bent = bytearray(raw)
         for _ in range(dice.randint(1, 8)):
             bent[dice.randrange(len(bent))] = dice.randrange(256)
@@ -294,7 +294,7 @@ def test_hostile_files(marian: Path, tmp_path: Path) -> None:
     )
 
 
-def test_damaged_files_never_crash(marian: Path, tmp_path: Path) -> None:
+def test_damaged_files_cause_no_crash(marian: Path, tmp_path: Path) -> None:
     for name in ("config.json", "shared_vocabulary.json"):
         (tmp_path / name).write_bytes((marian / name).read_bytes())
     raw, dice = (marian / "model.bin").read_bytes(), random.Random(1)
@@ -332,7 +332,7 @@ def test_configs_and_vocabularies_are_checked(
         read_model(tmp_path)
 
 
-def test_a_package_becomes_a_folder_of_ours(marian: Path, tmp_path: Path) -> None:
+def test_a_package_is_saved_as_a_folder(marian: Path, tmp_path: Path) -> None:
     package = argos_package(marian, tmp_path / "xx_yy.argosmodel")
     folder = export_copy(package, tmp_path / "ours", dtype="float32")
     before, after = (load(one, backend="torch") for one in (package, folder))

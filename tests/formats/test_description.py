@@ -1,4 +1,4 @@
-"""What `config.json` may say: every value is of the type its key has, and sentences name it."""
+"""Model specs from `config.json`: every value has the type of its key; errors name the key."""
 
 from typing import Any
 
@@ -30,11 +30,11 @@ def test_a_value_of_another_type_is_named(key: str, value: Any, message: str) ->
         build_spec(Seq2SeqSpec, {key: value})
 
 
-def test_a_whole_number_may_stand_for_a_share() -> None:
+def test_an_integer_is_accepted_for_a_fraction() -> None:
     assert build_spec(Seq2SeqSpec, {"dropout": 0}).dropout == 0
 
 
-def test_what_hugging_face_writes_says_nothing() -> None:
+def test_keys_of_transformers_without_effect_are_ignored() -> None:
     values = {"architectures": ["X"], "_name_or_path": "x", "is_decoder": True, "dtype": "float32"}
     assert build_spec(LanguageModelSpec, values) == LanguageModelSpec()
 

@@ -1,4 +1,4 @@
-"""The keys that `outrider config --explain` lists for drafters and CTC decoders."""
+"""The keys of drafters and CTC decoders in `outrider config --explain`."""
 
 from dataclasses import fields
 
@@ -26,7 +26,7 @@ CONFIGS = {
 }
 
 
-def test_only_what_a_user_may_set_is_a_key() -> None:
+def test_only_settings_of_the_user_are_keys() -> None:
     keys = {field.key for field in explain_models("model.")}
     assert {"model.rank", "model.shortlist", "model.upsample", "model.reveal_end"} <= keys
     for config_class in SIDE_DECODERS.values():
@@ -43,14 +43,14 @@ def test_only_what_a_user_may_set_is_a_key() -> None:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_what_is_explained_is_what_the_model_s_config_has(name: str) -> None:
+def test_explained_keys_equal_those_of_the_config(name: str) -> None:
     described, had = TYPES[name], CONFIGS[name]
     assert issubclass(had, described)
     own = {field.name for field in fields(had)} - {field.name for field in fields(PreTrainedConfig)}
     assert own - DERIVED <= {field.name for field in fields(described)}
 
 
-def test_the_command_line_does_not_know_them_either(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_refuses_other_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "--explain", "model.shortlist"]) == 0
     assert "model.shortlist" in capsys.readouterr().out
     for key in ("model.given", "model.ranges"):
@@ -59,12 +59,12 @@ def test_the_command_line_does_not_know_them_either(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("config_class", [DrafterConfig, CtcConfig])
-def test_they_are_not_saved(config_class: type[DrafterConfig | CtcConfig]) -> None:
+def test_other_keys_are_not_saved(config_class: type[DrafterConfig | CtcConfig]) -> None:
     saved = config_class.for_target(tiny.seq2seq().config).to_dict()
     assert saved.keys().isdisjoint({"given", "ranges"})
 
 
-def test_a_whole_number_will_do_where_a_fraction_may_stand() -> None:
+def test_an_integer_is_accepted_for_a_fraction() -> None:
     assert Seq2SeqConfig(dropout=0, attention_dropout=0).dropout == 0
     kinds = {field.key: field.type for field in explain_models("model.")}
     assert kinds["model.dropout"] == "float"

@@ -1,4 +1,4 @@
-"""The names and shapes that are known without PyTorch are those that PyTorch builds."""
+"""Names and shapes of weights, computed without PyTorch, equal those that PyTorch builds."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def built(module: nn.Module) -> dict[str, Expected]:
 
 
 @pytest.mark.parametrize("kind", native_tiny.KINDS)
-def test_models_are_made_of_what_the_layout_says(kind: str) -> None:
+def test_models_have_the_weights_of_the_layout(kind: str) -> None:
     model = native_tiny.build(kind)
     assert model_layout(model.config) == built(model)
 
@@ -33,7 +33,7 @@ FURTHER: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("values", FURTHER, ids=str)
 @pytest.mark.parametrize("make", [tiny.seq2seq, tiny.language_model])
-def test_norms_and_widths_of_other_families_are_what_the_layout_says(
+def test_norms_and_widths_of_other_families_have_the_layout(
     make: Any, values: dict[str, Any]
 ) -> None:
     model = make(**values)
@@ -41,18 +41,18 @@ def test_norms_and_widths_of_other_families_are_what_the_layout_says(
 
 
 @pytest.mark.parametrize("kind", native_tiny.DRAFTERS)
-def test_drafters_are_made_of_what_the_layout_says(kind: str) -> None:
+def test_drafters_have_the_weights_of_the_layout(kind: str) -> None:
     for target in (tiny.seq2seq(), tiny.language_model()):
         drafter = native_tiny.build_drafter(target, **native_tiny.DRAFTERS[kind])
         assert drafter_layout(drafter.config) == built(drafter)
 
 
 @pytest.mark.parametrize("values", [{}, {"norm": "post"}, {"cross": True, "gated": True}])
-def test_ctc_decoders_are_made_of_what_the_layout_says(values: dict[str, Any]) -> None:
+def test_ctc_decoders_have_the_weights_of_the_layout(values: dict[str, Any]) -> None:
     ctc = native_tiny.build_ctc(tiny.seq2seq(), **values)
     assert ctc_layout(ctc.config) == built(ctc)
 
 
-def test_the_words_of_a_description_are_those_that_nn_has_parts_for() -> None:
+def test_the_values_of_the_spec_equal_the_parts_in_nn() -> None:
     assert tuple(ACTIVATIONS) == spec.ACTIVATIONS
     assert RESIDUALS == spec.RESIDUALS

@@ -1,8 +1,8 @@
-"""Folders of every family with one change each: transformers' logits and greedy text, or a refusal.
+"""Folders of every family with one change each: results of transformers, or a refusal.
 
 A case is a family and a change of its weights, its config or its generation settings. `SAME` must
-load and agree with transformers on the same folder, `REFUSED` must be refused in one sentence that
-names the folder, `EITHER` may do one of the two: what is refused there is not computed wrongly.
+load and agree with transformers on the same folder in logits and greedy text, `REFUSED` must give
+one error message that names the folder, `EITHER` may do either.
 """
 
 import json
@@ -40,7 +40,7 @@ Weights = dict[str, Tensor]
 
 
 class Folder(NamedTuple):
-    """What a family's folder holds before the change."""
+    """A family's folder before the change."""
 
     family: str
     weights: Weights
@@ -57,7 +57,7 @@ class Case(NamedTuple):
     weights: Callable[[Weights], object] | None = None
     config: dict[str, Any] | None = None
     without: tuple[str, ...] = ()
-    """Keys that are taken out of the config."""
+    """Keys that are removed from the config."""
     generation: dict[str, Any] | None = None
 
 
@@ -86,7 +86,7 @@ def move(name: str, other: str, weights: Weights) -> None:
 
 
 def copies_of(family: str) -> list[str]:
-    """Names under which a family's table may be stored again."""
+    """Return names under which a family's table may be stored again."""
     if family in ("t5", "mt5"):
         return ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"]
     if family in ("gpt2", *ROTARY):
@@ -99,7 +99,7 @@ def copies_of(family: str) -> list[str]:
 
 
 KINDS = {
-    torch.float16: EITHER,  # the table of positions may be beyond its precision
+    torch.float16: EITHER,  # the position table may exceed the precision
     torch.bfloat16: SAME,
     torch.float64: SAME,
     torch.float8_e4m3fn: REFUSED,
@@ -128,7 +128,7 @@ def weight_cases(family: str, names: list[str]) -> Iterator[Case]:
 
 
 def value_cases(config: dict[str, Any]) -> Iterator[Case]:
-    """Change the values of a config, whatever they say."""
+    """Change the values of a config."""
     for key, value in config.items():
         if key.startswith(("_", "output")) or key in UNCHANGED or key.endswith(DROPOUT):
             continue
@@ -158,7 +158,7 @@ UNCHANGED = (
     ),
     *("summary_proj_to_labels", "summary_use_proj"),
 )
-"""Keys that say nothing of a computation, or that have cases of their own below."""
+"""Keys that change no result, or that have separate cases below."""
 
 
 def config_cases(family: str, config: dict[str, Any], aliases: dict[str, str]) -> Iterator[Case]:
@@ -279,7 +279,7 @@ def write(original: Folder, case: Case, folder: Path) -> None:
 
 
 def load(folder: Path, case: Case) -> Any:
-    """Load a folder; None where it is refused in one sentence that names it."""
+    """Load a folder; None if it is refused with one error message that names it."""
     if case.expected == WARNED:
         with pytest.warns(SettingsWarning, match=next(iter(case.generation or {}))):
             outrider.load(folder, backend="torch")
@@ -295,7 +295,7 @@ def load(folder: Path, case: Case) -> Any:
 
 
 def agree(loaded: Any, theirs: Any) -> None:
-    """Compare logits, and greedy text."""
+    """Compare logits and greedy text."""
     translates = theirs.config.is_encoder_decoder
     batch = {"input_ids": IDS} | ({"decoder_input_ids": IDS} if translates else {})
     with torch.no_grad():
@@ -309,7 +309,7 @@ def agree(loaded: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize(("family", "case"), CASES)
-def test_a_changed_folder_is_computed_as_by_transformers_or_refused(
+def test_a_changed_folder_agrees_with_transformers_or_is_refused(
     family: str, case: Case, originals: dict[str, Folder], tmp_path: Path
 ) -> None:
     original = originals[family]
@@ -318,12 +318,12 @@ def test_a_changed_folder_is_computed_as_by_transformers_or_refused(
         return
     assert case.expected != REFUSED
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of transformers
+        warnings.simplefilter("ignore")  # from transformers
         theirs = original.model.from_pretrained(tmp_path, dtype=torch.float32).eval()
     agree(loaded, theirs)
 
 
-def test_the_families_make_enough_cases() -> None:
+def test_there_are_enough_cases() -> None:
     assert len(CASES) >= 500
 
 

@@ -1,4 +1,4 @@
-"""Frequencies of rotary positions against transformers' own, and what a scaling may not say."""
+"""Frequencies of rotary positions against those of transformers; refused scalings."""
 
 import math
 from typing import Any
@@ -23,7 +23,7 @@ SCALINGS: list[dict[str, Any] | None] = [None, {"rope_type": "linear", "factor":
 
 @pytest.mark.parametrize("scaling", SCALINGS, ids=str)
 @pytest.mark.parametrize("theta", [10_000.0, 500_000])
-def test_frequencies_are_those_of_transformers(
+def test_frequencies_equal_those_of_transformers(
     scaling: dict[str, Any] | None, theta: float
 ) -> None:
     rope = {"rope_type": "default", **(scaling or {}), "rope_theta": theta}
@@ -42,7 +42,7 @@ def test_frequencies_are_those_of_transformers(
     torch.testing.assert_close(ours, theirs.double(), rtol=1e-5, atol=0)
 
 
-def test_llama3_by_hand() -> None:
+def test_llama3_by_the_equation() -> None:
     config = LanguageModelSpec(
         hidden_size=64, num_attention_heads=2, position="rotary", rope_scale=LLAMA3
     )
@@ -73,7 +73,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("values", "message"), WRONG, ids=[m for _, m in WRONG])
-def test_what_gives_no_frequencies_is_named(values: dict[str, Any], message: str) -> None:
+def test_invalid_frequencies_are_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LanguageModelSpec(**{"position": "rotary", **values})
 
@@ -101,6 +101,6 @@ FURTHER: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("values", "message"), FURTHER, ids=[m for _, m in FURTHER])
-def test_what_no_layer_can_be_built_from_is_named(values: dict[str, Any], message: str) -> None:
+def test_invalid_layers_are_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Seq2SeqSpec(**values)

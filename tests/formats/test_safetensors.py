@@ -1,4 +1,4 @@
-"""The reader of safetensors, on what the library itself writes, and on what it never would."""
+"""The safetensors reader on files of the library and on invalid files."""
 
 import json
 from contextlib import suppress
@@ -29,7 +29,7 @@ files = st.dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(files, st.integers(0, 2**31))
-def test_what_the_library_writes_is_read(tmp_path_factory: Any, tensors: Any, seed: int) -> None:
+def test_files_of_the_library_are_read(tmp_path_factory: Any, tensors: Any, seed: int) -> None:
     dice = torch.Generator().manual_seed(seed)
     written = {
         name: torch.randint(0, 100, shape, generator=dice).to(getattr(torch, kind))
@@ -48,7 +48,7 @@ def test_what_the_library_writes_is_read(tmp_path_factory: Any, tensors: Any, se
             assert np.array_equal(found[name].data, tensor.numpy())
 
 
-def test_every_bfloat16_is_the_same_number(tmp_path: Path) -> None:
+def test_every_bfloat16_is_read_exactly(tmp_path: Path) -> None:
     bits = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     save_file({"all": bits}, tmp_path / "a.safetensors")
     found = read_safetensors(tmp_path / "a.safetensors")["all"].as_float32()
@@ -91,7 +91,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_said_in_a_sentence(tmp_path: Path, name: str) -> None:
+def test_invalid_files_give_one_error_message(tmp_path: Path, name: str) -> None:
     raw, message = WRONG[name]
     (tmp_path / "a.safetensors").write_bytes(raw)
     with pytest.raises(ModelError, match=message) as caught:
@@ -101,13 +101,13 @@ def test_what_is_wrong_is_said_in_a_sentence(tmp_path: Path, name: str) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_any_flipped_byte_of_a_header_is_read_or_named(tmp_path_factory: Any, data: Any) -> None:
+def test_a_changed_header_is_read_or_gives_a_model_error(tmp_path_factory: Any, data: Any) -> None:
     raw = bytearray(lay({"a": one(), "b": one(data_offsets=[4, 8])}, bytes(8)))
     place = data.draw(st.integers(0, len(raw) - 9))
     raw[place] = data.draw(st.integers(0, 255))
     path = tmp_path_factory.mktemp("file") / "a.safetensors"
     path.write_bytes(bytes(raw))
-    with suppress(ModelError):  # whatever else is raised is our mistake
+    with suppress(ModelError):  # any other exception fails the test
         read_safetensors(path)
 
 

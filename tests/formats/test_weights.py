@@ -1,4 +1,4 @@
-"""Weights of a folder are read as its files and its config say, or refused in one sentence."""
+"""Weights are read as the folder's files and config define, or refused with one error message."""
 
 import json
 import re
@@ -21,11 +21,11 @@ from tests.helpers import families, tiny
 
 FAMILIES = ("marian", "bart", "mbart", "m2m_100", "t5", "mt5", "gpt2", "llama", "mistral", "qwen2")
 TIED = ("llama", "mistral", "qwen2")
-"""Families that tie their head only if the config says so."""
+"""Families that tie their head only if the config requires it."""
 
 
 def save(name: str, folder: Path) -> Any:
-    """Save a tiny model of a family, whose tables are tied."""
+    """Save a tiny model of a family with tied tables."""
     if name == "marian":
         model = to_marian(tiny.marian_like(vocab_size=64))
     elif name in TIED:
@@ -47,7 +47,7 @@ def edit(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
 
 
 def refused(folder: Path, message: str) -> None:
-    """Both ways to a model refuse it in one sentence and without a warning."""
+    """Check that both loaders refuse the folder with one error message and no warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ModelError, match=message) as caught:
@@ -58,7 +58,7 @@ def refused(folder: Path, message: str) -> None:
 
 
 def difference(folder: Path, model: Any) -> float:
-    """How far our logits are from those of transformers."""
+    """Return the largest difference between our logits and those of transformers."""
     ids = torch.randint(4, 60, (2, 9), generator=torch.Generator().manual_seed(3))
     batch = {"input_ids": ids}
     if model.config.is_encoder_decoder:
@@ -126,7 +126,7 @@ def test_weights_that_no_reader_reads_are_refused(name: str, tmp_path: Path) -> 
         ("llama", "num_hidden_layers"),
     ],
 )
-def test_layers_that_the_config_leaves_out_are_refused(name: str, key: str, tmp_path: Path) -> None:
+def test_layers_beyond_those_of_the_config_are_refused(name: str, key: str, tmp_path: Path) -> None:
     save(name, tmp_path)
     path = tmp_path / "config.json"
     values = json.loads(path.read_text())
@@ -148,7 +148,7 @@ BUFFERS = {
 
 
 @pytest.mark.parametrize("name", BUFFERS)
-def test_buffers_that_no_computation_reads_are_ignored(name: str, tmp_path: Path) -> None:
+def test_unused_buffers_are_ignored(name: str, tmp_path: Path) -> None:
     model = save(name, tmp_path)
     key, value = BUFFERS[name]
     edit(tmp_path, lambda w: w.update({key: value}))
@@ -187,7 +187,7 @@ TABLES = {
 
 @pytest.mark.parametrize(("name", "copy"), COPIES)
 def test_copies_of_a_tied_table_must_be_equal(name: str, copy: str, tmp_path: Path) -> None:
-    """transformers computes with both tables; Outrider does not choose one of them."""
+    """transformers would compute with both tables; Outrider does not choose one of them."""
     model, table = save(name, tmp_path), TABLES.get(name, "model.shared.weight")
     edit(tmp_path, lambda w: w.update({copy: w[table].clone()}))
     assert difference(tmp_path, model) < 1e-4
@@ -234,7 +234,7 @@ def test_numbers_must_be_finite(value: float, dtype: torch.dtype, tmp_path: Path
 
 
 def test_large_numbers_are_finite(tmp_path: Path) -> None:
-    """Their sum is beyond float32."""
+    """Their sum exceeds float32."""
     model = tiny.seq2seq()
     torch.nn.init.constant_(model.tokens.weight, 3e38)
     model.save_pretrained(tmp_path)
@@ -253,7 +253,7 @@ def test_a_number_of_float64_must_fit_into_float32(tmp_path: Path) -> None:
 
 
 def shards(folder: Path) -> dict[str, str]:
-    """Save a llama in several files; return which weight lies where."""
+    """Save a llama in several files; return the file of each weight."""
     families.make("llama").save_pretrained(folder, max_shard_size="20KB")
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     found: dict[str, str] = index["weight_map"]
@@ -261,7 +261,7 @@ def shards(folder: Path) -> dict[str, str]:
     return found
 
 
-def test_the_shard_that_holds_nan_is_named(tmp_path: Path) -> None:
+def test_the_shard_with_nan_is_named(tmp_path: Path) -> None:
     name = "model.layers.2.mlp.down_proj.weight"
     path = tmp_path / shards(tmp_path)[name]
     weights = load_file(path)
@@ -271,7 +271,7 @@ def test_the_shard_that_holds_nan_is_named(tmp_path: Path) -> None:
 
 
 def test_a_single_file_is_preferred_to_shards(tmp_path: Path) -> None:
-    """transformers does the same: a folder may hold the shards of an older model."""
+    """As in transformers: a folder may still hold the shards of an older model."""
     shards(tmp_path)
     other = families.make("llama", seed=7)
     save_file(other.state_dict(), tmp_path / "model.safetensors", metadata={"format": "pt"})

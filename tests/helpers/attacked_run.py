@@ -1,4 +1,4 @@
-"""A run of a moment, which attacks spoil."""
+"""A short run for attacks to damage."""
 
 from pathlib import Path
 from typing import Any

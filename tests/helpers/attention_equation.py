@@ -1,4 +1,4 @@
-"""Attention written as loops, straight from the one equation of every variant."""
+"""Attention as loops: the equation that all variants share."""
 
 from collections.abc import Callable
 

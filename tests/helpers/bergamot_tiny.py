@@ -1,4 +1,4 @@
-"""Tiny students of Marian as files, and what they compute, step by step."""
+"""Tiny Marian students as files, and their scores by the equations."""
 
 import io
 import struct
@@ -50,14 +50,14 @@ CONFIG: dict[str, Any] = {
 
 
 def config_text(words: int, **changes: Any) -> str:
-    """The config of a student; a key that is None is left out."""
+    """Return the config of a student; keys with value None are omitted."""
     values = {**CONFIG, "dim-vocabs": f"\n  - {words}\n  - {words}"}
     values |= {key.replace("_", "-"): value for key, value in changes.items()}
     return "".join(f"{key}: {value}\n" for key, value in values.items() if value is not None)
 
 
 def arrays(words: int, *, shared: bool = True, seed: int = 4, sizes: Sizes = TINY) -> Arrays:
-    """Weights by Marian's names, matrices [in][out]."""
+    """Return weights under Marian's names; matrices are [in][out]."""
     dice = np.random.default_rng(seed)
     width, inner = sizes.width, sizes.inner
 
@@ -97,7 +97,7 @@ def arrays(words: int, *, shared: bool = True, seed: int = 4, sizes: Sizes = TIN
 
 
 def to_int8(given: Arrays) -> tuple[list[tuple[str, int, tuple[int, ...], bytes]], Arrays]:
-    """Items with matrices as intgemm lays them, and what those stand for."""
+    """Return items with matrices in intgemm's layout, and the float32 weights they represent."""
     items, meant = [], {}
     for name, array in given.items():
         if "_W" not in f"_{name}" or "_ln_" in name:
@@ -115,7 +115,7 @@ def to_int8(given: Arrays) -> tuple[list[tuple[str, int, tuple[int, ...], bytes]
 
 
 def binary(items: list[tuple[str, int, tuple[int, ...], bytes]], config: str) -> bytes:
-    """A file of Marian's."""
+    """Return a Marian binary file."""
     raw = config.encode() + b"\0"
     items = [*items, ("special:model.yml", 0x101, (len(raw),), raw)]
     names = [name.encode() + b"\0" for name, *_ in items]
@@ -132,7 +132,7 @@ def as_floats(given: Arrays) -> list[tuple[str, int, tuple[int, ...], bytes]]:
 
 
 def pieces(text: list[str], words: int = 40) -> bytes:
-    """A SentencePiece model as Marian trains it: the end of a text is 0, an unknown token 1."""
+    """Train a SentencePiece model as Marian does: id 0 ends a text, id 1 is unknown."""
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text),
@@ -148,7 +148,7 @@ def pieces(text: list[str], words: int = 40) -> bytes:
 
 
 def write_folder(folder: Path, *, shared: bool = True, int8: bool = True) -> Arrays:
-    """A folder as Firefox has it; returns what the weights stand for."""
+    """Write a folder as Firefox does; return the float32 weights that it represents."""
     folder.mkdir(parents=True, exist_ok=True)
     model = pieces(TEXT)
     words = sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size()
@@ -167,7 +167,7 @@ def write_folder(folder: Path, *, shared: bool = True, int8: bool = True) -> Arr
 def equations(
     w: Arrays, source: list[int], target: list[int], sizes: Sizes = TINY
 ) -> NDArray[np.float64]:
-    """Scores after each token that the decoder is given, the first of which is nothing at all."""
+    """Return the scores after each decoder input; the first input is a zero embedding."""
     table = w.get("Wemb", w.get("decoder_Wemb"))
     assert table is not None
     heads = sizes.heads

@@ -39,7 +39,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "roberta": {},
     "xlm-roberta": {},
 }
-"""What makes each family show its ways at a small size."""
+"""Options that make each family's features visible at a small size."""
 NAMES = {
     "distilbert": {
         "hidden_size": "dim",
@@ -55,7 +55,7 @@ NAMES = {
         "max_position_embeddings": "n_positions",
     },
 }
-"""Families with names of their own for sizes."""
+"""Families with other names of the sizes."""
 
 
 def build_encoder(kind: str = "bert", *, seed: int = 0, **changes: Any) -> PreTrainedModel:
@@ -77,7 +77,7 @@ def save_encoder(folder: Path, kind: str = "bert", **changes: Any) -> PreTrained
 
 
 def wordpieces() -> Tokenizer:
-    """Build an uncased tokenizer; it cuts and pads, as that of a sentence encoder does."""
+    """Build an uncased tokenizer that truncates and pads, as that of a sentence encoder does."""
     words = {word: index for index, word in enumerate(WORDS)}
     pipeline = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
     pipeline.normalizer = normalizers.BertNormalizer(lowercase=True)

@@ -1,7 +1,7 @@
-"""A real Chromium without a window, driven over a pipe: no driver, no port, no package.
+"""Headless Chromium, controlled over a pipe without driver, port or package.
 
 The DevTools protocol on two pipes (`--remote-debugging-pipe`): JSON messages that end with a zero
-byte go in by descriptor 3 and come out by descriptor 4.
+byte are written to descriptor 3 and read from descriptor 4.
 """
 
 import base64
@@ -22,7 +22,7 @@ SECONDS = 30.0
 FLAGS = (
     "--headless=new",
     "--remote-debugging-pipe",
-    "--no-sandbox",  # in a container there are no namespaces to build one from
+    "--no-sandbox",  # containers lack the namespaces for a sandbox
     "--no-first-run",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -38,7 +38,7 @@ FLAGS = (
 
 
 def find() -> str | None:
-    """Return the browser of this machine, if it has one."""
+    """Return the path of an installed browser, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
@@ -58,7 +58,7 @@ class Browser:
             self.call(f"{part}.enable")
 
     def _start(self, program: str) -> tuple[int, int]:
-        """Run the browser with pipes as descriptors 3 and 4; what it writes to us comes last."""
+        """Run the browser with pipes as descriptors 3 and 4; its messages arrive on the latter."""
         (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
         high = [fcntl.fcntl(one, fcntl.F_DUPFD, 20) for one in (theirs_in, theirs_out)]
         null = os.open(os.devnull, os.O_RDWR)
@@ -93,7 +93,7 @@ class Browser:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of the protocol and return its result; what happens meanwhile is kept."""
+        """Call a method of the protocol and return its result; keep events that arrive before."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -126,15 +126,15 @@ class Browser:
         message: dict[str, Any] = json.loads(line)
         return message
 
-    # --- what a person does ---------------------------------------------------------------------
+    # --- input and output -----------------------------------------------------------------------
 
     def open(self, address: str) -> None:
-        """Open a page and wait until it is there."""
+        """Open a page and wait until it has loaded."""
         self.call("Page.navigate", url=address)
         self.wait("document.readyState === 'complete'")
 
     def evaluate(self, script: str) -> Any:
-        """Return what a script comes to, a promise waited for."""
+        """Return the value of a script; promises are awaited."""
         answer = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -143,7 +143,7 @@ class Browser:
         return answer["result"].get("value")
 
     def wait(self, script: str, seconds: float = SECONDS) -> None:
-        """Wait until a script comes to something true: an element that is there, say."""
+        """Wait until a script becomes true, such as the existence of an element."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             if self.evaluate(f"Boolean({script})"):
@@ -152,7 +152,7 @@ class Browser:
         raise TimeoutError(f"still not so: {script}")
 
     def type(self, text: str) -> None:
-        """Type into whatever has the focus."""
+        """Type into the focused element."""
         self.call("Input.insertText", text=text)
 
     def press(self, key: str, code: int, modifiers: int = 0) -> None:
@@ -168,7 +168,7 @@ class Browser:
             )
 
     def point(self, selector: str, *, click: bool = False) -> None:
-        """Move the mouse to the middle of an element, and maybe click it."""
+        """Move the mouse to the middle of an element; click if requested."""
         script = f"""(() => {{
             const one = document.querySelector({json.dumps(selector)});
             one.scrollIntoView({{block: "center"}});
@@ -183,7 +183,7 @@ class Browser:
     def look(
         self, width: int, height: int, *, dark: bool = False, still: bool = False, scale: int = 1
     ) -> None:
-        """Choose the size of the window, light or dark, and whether things may move."""
+        """Set the window size, the colour scheme and reduced motion."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -201,7 +201,7 @@ class Browser:
         )
 
     def picture(self, path: Path) -> None:
-        """Save the whole page as it looks now."""
+        """Save a screenshot of the whole page."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         data = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]
@@ -209,7 +209,7 @@ class Browser:
 
     @property
     def requests(self) -> list[str]:
-        """The addresses that were asked for so far."""
+        """Return the addresses requested so far."""
         return [
             event["params"]["request"]["url"]
             for event in self.events
@@ -218,7 +218,7 @@ class Browser:
 
     @property
     def complaints(self) -> list[str]:
-        """What the page threw, and what the browser noted as an error."""
+        """Return uncaught exceptions of the page and errors in the browser's log."""
         found = []
         for event in self.events:
             if event["method"] == "Runtime.exceptionThrown":

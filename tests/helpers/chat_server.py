@@ -1,4 +1,4 @@
-"""An OpenAI-shaped server on loopback."""
+"""A server with OpenAI's API on loopback."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ Answer = Callable[[dict[str, Any], int], tuple[int, Any]]
 
 
 class Server:
-    """An OpenAI-shaped server on loopback; `answer` says what to reply to the n-th question."""
+    """A server with OpenAI's API on loopback; `answer` returns the reply to the n-th request."""
 
     def __init__(self, answer: Answer) -> None:
         self.asked: list[dict[str, Any]] = []

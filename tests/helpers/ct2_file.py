@@ -1,4 +1,4 @@
-"""A `model.bin` of CTranslate2, written by hand: its library is not needed to test its reader."""
+"""Write a `model.bin` of CTranslate2 without its library."""
 
 import json
 import struct
@@ -35,7 +35,7 @@ def write(
     target: list[str],
     pre_norm: bool = True,
 ) -> Path:
-    """Write weights under our names as a model of theirs, whose matrices are int8."""
+    """Write weights under our names as a CTranslate2 model with int8 matrices."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     for side, words in (("source", source), ("target", target)):
@@ -54,7 +54,7 @@ def write(
 
 
 def translated(name: str) -> str:
-    """Return their name of a weight of ours."""
+    """Return CTranslate2's name of one of our weights."""
     tables = {
         "tokens.weight": "decoder/embeddings/weight",
         "head.weight": "decoder/projection/weight",
@@ -74,7 +74,7 @@ def translated(name: str) -> str:
 
 
 def quantised(name: str, array: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """Return a matrix as int8 with the scale of each row; everything else as it is."""
+    """Return a matrix as int8 with the scale of each row; other arrays unchanged."""
     if array.ndim != 2 or "position_encodings" in name:
         return {name: array}
     scale = (127 / np.abs(array).max(1)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The scripts of the docs, which are no package."""
+"""The scripts of the docs, which are not a package."""
 
 import importlib.util
 from pathlib import Path

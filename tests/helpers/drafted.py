@@ -1,5 +1,4 @@
-"""Tiny model folders with a drafter of random weights: it is nearly always wrong, and must not
-matter."""
+"""Tiny model folders with an untrained drafter, whose drafts are nearly always refused."""
 
 import json
 from pathlib import Path
@@ -49,7 +48,7 @@ def save_language_model(folder: Path, *, drafter: bool = True, **parts: Any) -> 
 def _save(model: Seq2Seq | LanguageModel, folder: Path, drafter: bool) -> Path:
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            # At plain random weights every text is one letter repeated.
+            # With plain random weights every text is one repeated letter.
             if weight.dim() > 1 and "tokens" not in name:
                 weight.mul_(3.0 if ".feedforward." in name else 8.0)
     model.save_pretrained(folder)

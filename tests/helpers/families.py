@@ -1,4 +1,4 @@
-"""Tiny random models of other families, made by transformers with their options on."""
+"""Tiny random models of other families, made by transformers with non-default options."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -81,7 +81,7 @@ GPT2: dict[str, Any] = {
 
 
 class Family(NamedTuple):
-    """How transformers makes a model of it."""
+    """The model class, config class and options of a family."""
 
     model: Callable[[Any], Any]
     config: Callable[..., Any]
@@ -167,7 +167,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def make(name: str, *, seed: int = 0) -> Any:
-    """Return a model whose biases and norms are not what they are at first."""
+    """Return a model whose biases and norms differ from their initial values."""
     family = FAMILIES[name]
     torch.manual_seed(seed)
     model = family.model(family.config(**family.options)).eval()
@@ -185,7 +185,7 @@ def make(name: str, *, seed: int = 0) -> Any:
 
 
 def greedy(model: Any, inputs: dict[str, Any], *, new: int, **options: Any) -> list[int]:
-    """Return what transformers says, without what it was given and the end."""
+    """Return the greedy text of transformers without the prompt and the end token."""
     config = hf.GenerationConfig(
         **{**model.generation_config.to_dict(), "forced_eos_token_id": None, **options},
     )
@@ -193,7 +193,7 @@ def greedy(model: Any, inputs: dict[str, Any], *, new: int, **options: Any) -> l
     if config.pad_token_id is None:
         config.pad_token_id = ends(model.config)[0]
     if config.pad_token_id not in ends(model.config):
-        config.suppress_tokens = [config.pad_token_id]  # ours never say it
+        config.suppress_tokens = [config.pad_token_id]  # ours never generates it
     found: list[int] = model.generate(**inputs, generation_config=config)[0].tolist()
     return found
 
@@ -204,7 +204,7 @@ def ends(config: Any) -> list[int]:
 
 
 def cut(tokens: list[int], stops: list[int]) -> list[int]:
-    """Leave out the end and what follows it."""
+    """Remove the end token and all tokens after it."""
     for place, token in enumerate(tokens):
         if token in stops:
             return tokens[:place]
@@ -212,7 +212,7 @@ def cut(tokens: list[int], stops: list[int]) -> list[int]:
 
 
 def tokenizer(*, before: str = "", after: str = "", languages: bool = False) -> Tokenizer:
-    """Words `w7` are token 7; what is put around a text is what the template says."""
+    """Build a tokenizer in which `w7` is token 7; the template adds the special tokens."""
     special = {0: "<unk>", PAD: "<pad>", END: "</s>", 3: "<s>"}
     if languages:
         special |= {FIRST_LANGUAGE + n: name for n, name in enumerate(LANGUAGES)}

@@ -1,4 +1,4 @@
-"""Every preset of `configs/family`, made small."""
+"""Every preset of `configs/family` at small size."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ BEAMS: dict[str, Any] = {"beams": 3, "max_new_tokens": 12}
 
 
 def small(name: str, folder: Path) -> RunConfig:
-    """The preset with its own choice of parts, tiny sizes and a corpus of four lines."""
+    """Return the preset with its parts, tiny sizes and a corpus of four lines."""
     values: dict[str, Any] = yaml.safe_load((FAMILY / f"{name}.yaml").read_text())
     model = {**values["model"], **SIZE}
     layers = [key for key in ("layers", "encoder_layers", "decoder_layers") if key in model]
@@ -56,7 +56,7 @@ def small(name: str, folder: Path) -> RunConfig:
 
 
 def own_test(preset: dict[str, Any], folder: Path) -> dict[str, Any] | None:
-    """The preset's own test, on two short lines; what translates does so with beams."""
+    """Return the preset's evaluation on two short lines; translation presets use beams."""
     test = preset.get("evaluate")
     if test is None or "text" in test:
         return test and {**test, "text": str(folder / "target.txt")}
@@ -69,12 +69,12 @@ def own_test(preset: dict[str, Any], folder: Path) -> dict[str, Any] | None:
 
 
 def scores(run: Path) -> dict[str, Any]:
-    """What a run's test said."""
+    """Return the scores of a run's evaluation."""
     return json.loads((run / "results.json").read_text())["scores"]
 
 
 def give_drafter(folder: Path) -> None:
-    """Put a drafter of random weights beside a model; nearly all it guesses is wrong."""
+    """Save a drafter of random weights with a model; nearly all its drafts are wrong."""
     target = load_model(folder)
     torch.manual_seed(0)
     config = DrafterConfig.for_target(target.config, block=4, train_block=3)

@@ -1,8 +1,9 @@
-"""The command line in a process of its own, forked from one that has imported everything.
+"""The command line in processes forked from one that has imported all modules.
 
-Such a process costs a few hundredths of a second instead of seconds, so hundreds of attacks fit
-into a test run. It has little memory and little time: what takes more, hangs or shows a traceback
-has failed. Run as a script, this file is the process that forks: requests in, answers out.
+Such a process starts in a few hundredths of a second instead of seconds, so hundreds of attacks fit
+into a test run. Its memory and time are limited: a command that exceeds them, hangs or prints a
+traceback has failed. Run as a script, this file is the forking process: it reads requests and
+writes answers.
 """
 
 import atexit
@@ -27,20 +28,20 @@ from typing import Any, NamedTuple
 __all__ = ["Outcome", "attack", "attack_each", "command"]
 
 MEMORY = 1 << 30
-"""Bytes that an attacked process may take on top of what it was forked with."""
+"""Bytes that an attacked process may allocate after the fork."""
 SECONDS = 15
-"""A command on a tiny model takes a tenth of one."""
+"""A command with a tiny model takes a tenth of a second."""
 CRASHED = 70
 SERVERS = 2
 
 tried = 0
-"""Commands so far."""
+"""Number of commands so far."""
 seconds = 0.0
-"""What they took, added up."""
+"""Their total time."""
 
 
 class Outcome(NamedTuple):
-    """What a command did; `code` is None where it had to be killed."""
+    """The result of a command; `code` is None if it had to be killed."""
 
     code: int | None
     out: str
@@ -49,7 +50,7 @@ class Outcome(NamedTuple):
 
 
 class Server:
-    """Forks a process for a command, one at a time."""
+    """Forks a process for each command, one at a time."""
 
     def __init__(self) -> None:
         script = [sys.executable, __file__]
@@ -75,7 +76,7 @@ def server(number: int) -> Server:
 
 
 class Running:
-    """A command under way."""
+    """A running command."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ def command(*arguments: object, folder: Path, **limits: Any) -> Outcome:
 
 
 def attack(*arguments: object, folder: Path, **limits: Any) -> Outcome:
-    """Run a command that may succeed or be refused in one sentence, and do nothing else."""
+    """Run a command that must succeed or give one error message."""
     running = Running(arguments, folder, **limits)
     return _checked(running, running.outcome())
 
@@ -148,7 +149,7 @@ def _checked(running: Running, outcome: Outcome) -> Outcome:
 
 
 def _serve() -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until the end of the input."""
     _import_everything()
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
@@ -185,11 +186,11 @@ def _import_everything() -> None:
     torch.set_num_threads(1)
     outrider.cli.main.commands()
     gc.collect()
-    gc.freeze()  # a collection in the child would touch, and so copy, every page it was forked with
+    gc.freeze()  # a collection in the child would touch, and so copy, inherited pages
 
 
 def _run(request: dict[str, Any]) -> None:
-    """Run one command in this process, and end it."""
+    """Run one command in this process and exit."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + request["memory"],) * 2)

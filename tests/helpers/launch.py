@@ -54,7 +54,7 @@ class Run:
         return output
 
     def log(self) -> list[dict[str, Any]]:
-        """All records, without the numbers that only say how fast the machine was."""
+        """Return all records, without the measurements of speed."""
         return [
             {name: value for name, value in record.items() if name not in VOLATILE}
             for record in read_log(self.folder / "log.jsonl")

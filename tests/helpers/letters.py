@@ -1,4 +1,4 @@
-"""A prepared corpus of random letters, and a small model of its vocabulary that sometimes ends."""
+"""A prepared corpus of random letters, and a small model that sometimes generates its end token."""
 
 import random
 from pathlib import Path
@@ -15,7 +15,7 @@ SIZE = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 
 
 def save_corpus(folder: Path, *, lines: int, valid_rows: int, **changes: Any) -> Prepared:
-    """Write `train.en` and `train.de`, which are the same, and prepare them in `prepared`."""
+    """Write equal `train.en` and `train.de`, and prepare them in `prepared`."""
     dice = random.Random(0)
     text = ["".join(dice.choices("abcd ", k=dice.randint(2, 12))) + "." for _ in range(lines)]
     for name in ("en", "de"):
@@ -33,12 +33,12 @@ def save_corpus(folder: Path, *, lines: int, valid_rows: int, **changes: Any) ->
 
 
 def save_translator(prepared: Prepared, folder: Path) -> None:
-    """Save a model of random weights that answers different sources differently."""
+    """Save a model of random weights whose output depends on the source."""
     torch.manual_seed(2)
     size = {"vocab_size": prepared.tokenizer.vocab_size, "encoder_layers": 1, "decoder_layers": 1}
     model = Seq2Seq(Seq2SeqConfig(norm="post", **size, **SIZE))
     for weight in [*model.encoder.parameters(), *model.decoder.parameters()]:
-        weight.data *= 3 if weight.ndim == 2 else 1  # else all answers are alike
+        weight.data *= 3 if weight.ndim == 2 else 1  # otherwise all outputs are equal
     save(model, prepared, folder)
 
 

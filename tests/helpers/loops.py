@@ -1,4 +1,4 @@
-"""Decoding a list by one mode or strategy, for tests that say which."""
+"""Decode a list with one mode or strategy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ def _single(
 def greedy(
     backend: Backend, requests: Sequence[Request], config: DecodeConfig, **options: Any
 ) -> list[Hypothesis]:
-    """Whatever the config says of drafts, not one is made."""
+    """Decode without drafts, whatever the config says about them."""
     config = config.changed(mode="ar", strategy="greedy")
     return _single(backend, requests, config, **options)
 

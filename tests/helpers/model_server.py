@@ -1,4 +1,4 @@
-"""A local server of models in the shapes of Mozilla's registry, Remote Settings and the Hub."""
+"""A local server of models with the APIs of Mozilla's registry, Remote Settings and the Hub."""
 
 import gzip
 import hashlib
@@ -14,7 +14,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class ModelServer:
-    """Answers GET with `files`; `special` paths are answered by functions."""
+    """Answers GET with `files`; paths in `special` are answered by functions."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -86,7 +86,7 @@ class ModelServer:
         return f"{self.url}{path}"
 
     def entry(self, folder: Path, pair: str = "de-en", **changes: Any) -> dict[str, Any]:
-        """Serve the files of a Bergamot folder by gzip, and return its entry of the registry."""
+        """Serve the gzipped files of a Bergamot folder, and return their registry entry."""
         keys = {"model": "model", "lex": "lexicalShortlist", "vocab": "vocab"}
         keys |= {"srcvocab": "srcVocab", "trgvocab": "trgVocab"}
         source, _, target = pair.partition("-")
@@ -153,7 +153,7 @@ def redirect(place: str) -> Answer:
 
 
 def endless(size: int) -> Answer:
-    """Answer with so many bytes, without stating their number."""
+    """Answer with `size` bytes, without stating their number."""
 
     def answer(call: BaseHTTPRequestHandler) -> None:
         call.send_response(200)

@@ -1,4 +1,4 @@
-"""A tiny model for the native core with all its parts, and everything there is to ask of it."""
+"""A tiny model for the native core with all its parts, and all its outputs."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ TOKENS = [[1, 7, 2], [5, 3, 8]]
 
 
 def parts(kind: str, dtype: str) -> dict[str, Any]:
-    """Everything but the weights that a model with a drafter and a CTC decoder is built from."""
+    """Return the arguments of a core with a drafter and a CTC decoder."""
     model = native_tiny.build(kind)
     found = parts_of(model, native_tiny.build_drafter(model), native_tiny.build_ctc(model))
     return {
@@ -28,7 +28,7 @@ def parts(kind: str, dtype: str) -> dict[str, Any]:
 
 
 def answers(model: Any) -> list[NDArray[Any]]:
-    """Everything there is to ask of a model, as numbers."""
+    """Return the results of all calls of a model as arrays."""
     state = model.encode(SOURCE, [12, 12], True, True, [])
     logits = model.extend(state, TOKENS, False)
     drafted = model.draft(state, [2, 9], [4, 4], 1.0, [], [])

@@ -1,6 +1,6 @@
-"""Tiny models for tests of the native core: every part it computes, in odd sizes.
+"""Tiny models for tests of the native core: all parts that it computes, in odd sizes.
 
-First weights leave biases at zero and norms at one, where a mistake would not show; these do not.
+Initial weights have zero biases and unit norms, which would hide mistakes; these have neither.
 """
 
 from typing import Any, TypeVar
@@ -111,7 +111,7 @@ def rough(part: Part, seed: int) -> Part:
 
 
 def rows(model: Any, lengths: list[int], seed: int = 0) -> list[list[int]]:
-    """Sources of these lengths; a language model has none."""
+    """Return sources of these lengths; empty ones for a language model."""
     dice = torch.Generator().manual_seed(seed)
     words = model.config.vocab_size
     if isinstance(model, LanguageModel):

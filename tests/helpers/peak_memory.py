@@ -1,6 +1,6 @@
 """Peak memory of attentions, measured in new processes.
 
-A process that has worked before holds freed memory, and would use it again unnoticed.
+A used process holds freed memory, whose reuse would not be measured.
 """
 
 import torch
@@ -10,7 +10,7 @@ from outrider_lab.bench.attention.point import PointSetting, measure_memory
 
 
 class Quadratic(Causal):
-    """Right, and silently quadratic: it writes all scores down."""
+    """Correct, but it stores all scores, which takes quadratic memory."""
 
     def run(self, q, k, v, keep):
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5

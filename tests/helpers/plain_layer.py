@@ -1,4 +1,4 @@
-"""One Transformer layer written out for a single row, straight from its weights."""
+"""One Transformer layer for a single row, computed from its weights."""
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ def given(residual: nn.Module, x: Tensor) -> Tensor:
 def layer(
     block: Block, u_TD: Tensor, at: list[int], keep_TT: Tensor, memory_SD: Tensor | None = None
 ) -> Tensor:
-    """Run the tokens `at` of a row whose tokens are all looked at where `keep_TT` allows."""
+    """Compute the tokens `at` of a row; a token attends where `keep_TT` allows."""
     attention, width = block.attention, u_TD.shape[-1]
     qkv = given(block.attention_residual, u_TD) @ attention.qkv.weight.T + attention.qkv.bias
     q, k, v = qkv.split([width, width, width], dim=-1)
@@ -51,7 +51,7 @@ def layer(
 
 
 def coordinates(length: int, width: int, step: int) -> Tensor:
-    """Codes of places 0 to length - 1 at the given step, counted from 1."""
+    """Return the encodings of positions 0 to length - 1 at a step, counted from 1."""
     k = torch.arange(width // 2, dtype=torch.float64)
     frequency = 10_000 ** (-2 * k / width)
     place = torch.arange(length, dtype=torch.float64)[:, None] * frequency

@@ -1,4 +1,4 @@
-"""`config.json` of published models, with their own keys and values; sizes are in `SMALL`."""
+"""`config.json` of published models; `SMALL` replaces their sizes."""
 
 from typing import Any
 
@@ -293,7 +293,7 @@ SMALL: dict[str, int] = {
 
 
 def shrink(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a published config with sizes and token ids of a tiny model."""
+    """Return a published config with the sizes and token ids of a tiny model."""
     last = values["vocab_size"] - WORDS
     small = values | {key: size for key, size in SMALL.items() if key in values}
     for key, value in values.items():

@@ -1,8 +1,7 @@
-"""The contract of `decoding.protocol`, written out in numpy for a model that is a random table.
+"""`decoding.protocol` in numpy for a model that is a random table, as documentation and reference.
 
-It is here to be read, and to test loops against. What may follow is drawn once for every source and
-every beginning of a text, so a row depends on nothing but itself, and no two scores are alike. The
-drafter mixes those scores with noise: the better its `skill`, the more it thinks like the model.
+Scores are drawn once for every source and every prefix, so a row depends on nothing else, and no
+two scores are equal. The drafter mixes these scores with noise; higher `skill` means less noise.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,7 +23,7 @@ Scores = NDArray[np.float64]
 
 
 class ReferenceState:
-    """What a model must remember of each row: its source, and the tokens taken in."""
+    """The state of each row: its source and its tokens."""
 
     def __init__(self, sources: list[Tokens], capacities: Sequence[int], *, drafting: bool) -> None:
         self.rows: list[tuple[Tokens, Tokens]] = [(source, ()) for source in sources]
@@ -34,11 +33,11 @@ class ReferenceState:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens each row has taken in."""
+        """Number of tokens of each row."""
         return [len(tokens) for _, tokens in self.rows]
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """Forget the newest tokens."""
+        """Drop the last tokens."""
         assert all(new <= old for new, old in zip(lengths, self.lengths, strict=True))
         pairs = zip(self.rows, lengths, strict=True)
         self.rows = [(source, tokens[:length]) for (source, tokens), length in pairs]
@@ -52,7 +51,7 @@ class ReferenceState:
             assert len(sources) == 1, "rows that share a source stay together"
 
     def join(self, other: State, at: Sequence[int]) -> None:
-        """Take over the rows of another state."""
+        """Move the rows of another state into this one."""
         assert isinstance(other, ReferenceState)
         assert (self.group, self.drafting) == (other.group, other.drafting)
         assert len(set(at)) == len(at)
@@ -62,7 +61,7 @@ class ReferenceState:
         other.rows, other.capacities = [], []
 
     def repeat_rows(self, times: int) -> Self:
-        """Copy every row, its copies next to it."""
+        """Copy every row; copies are adjacent."""
         self.select([row for row in range(len(self.rows)) for _ in range(times)])
         self.group = times
         return self
@@ -90,11 +89,11 @@ class ReferenceBackend:
         """Make a model.
 
         Args:
-            vocab_size: Words it knows: 0 starts a text and pads it, 1 ends it.
-            max_length: Tokens it can count to.
-            seed: What its scores are drawn from.
-            block: Tokens its drafter guesses at once; 0 for no drafter.
-            skill: How much of what the drafter thinks is the model's own opinion, up to 1.
+            vocab_size: Size of the vocabulary; 0 starts a text and pads it, 1 ends it.
+            max_length: Number of positions.
+            seed: Seed of its scores.
+            block: Tokens of a draft; 0 for no drafter.
+            skill: Weight of the model's scores in those of the drafter, up to 1.
             ctc: Whether it has a CTC decoder.
         """
         self.vocab_size, self.max_length, self.seed = vocab_size, max_length, seed
@@ -122,7 +121,7 @@ class ReferenceBackend:
         *,
         last: bool = False,
     ) -> AnswerT:
-        """Append tokens to every row and answer a question about what comes after each."""
+        """Append tokens to every row and answer a query about the next token after each."""
         assert isinstance(state, ReferenceState)
         return query.answer(self.take_in(tokens, state, last=last))
 
@@ -135,7 +134,7 @@ class ReferenceBackend:
         steps: int,
         ends: Collection[int],
     ) -> list[list[int]]:
-        """Let every row say the likeliest tokens after its newest."""
+        """Append the argmax tokens of every row after its last one."""
         query, said = Argmax(Forbidden(tuple(forbidden))), [[token] for token in newest]
         for _ in range(steps):
             chosen = self.extend([row[-1:] for row in said], state, query)
@@ -147,7 +146,7 @@ class ReferenceBackend:
     def take_in(
         self, tokens: Sequence[Sequence[int]], state: ReferenceState, *, last: bool
     ) -> Scores:
-        """Append tokens and return the scores of all words after each, [B, T, V]."""
+        """Append tokens and return the scores of the vocabulary after each, [B, T, V]."""
         width = max(map(len, tokens))
         scores_BTV = np.full((len(tokens), width, self.vocab_size), np.nan)
         for row, fed in enumerate(tokens):
@@ -162,7 +161,7 @@ class ReferenceBackend:
         return np.stack([scores_BTV[row, len(fed) - 1] for row, fed in enumerate(tokens)])[:, None]
 
     def logits(self, source: Tokens, seen: Tokens) -> Scores:
-        """Score the words that may follow `seen`, whose first token is `start`."""
+        """Score the tokens that may follow `seen`, whose first token is `start`."""
         return _table((self.seed, 0, *source), seen, self.vocab_size)
 
 
@@ -183,7 +182,7 @@ class ReferenceDrafts:
         temperature: float = 1.0,
         uniform: Sequence[Sequence[float]] | None = None,
     ) -> Proposal:
-        """Guess the tokens that follow the newest ones."""
+        """Draft the tokens that follow the last ones."""
         assert isinstance(state, ReferenceState)
         assert state.drafting, "the state was not opened for drafting"
         assert max(tokens) <= self.longest
@@ -210,7 +209,7 @@ class ReferenceDrafts:
         temperature: float = 1.0,
         uniform: Sequence[float] | None = None,
     ) -> tuple[list[int], list[float], list[NDArray[np.int64]], list[Scores]]:
-        """Return tokens, how sure it is of each, the candidates [K, C] and their probabilities."""
+        """Return tokens, their confidence, the candidates [K, C] and their probabilities."""
         begun, said, sure = len(seen), list[int](), list[float]()
         ids, probs = list[NDArray[np.int64]](), list[Scores]()
         for place in range(tokens):
@@ -226,14 +225,14 @@ class ReferenceDrafts:
         return said, sure, ids, probs
 
     def opinion(self, source: Tokens, seen: Tokens, begun: int) -> Scores:
-        """Score the words after `seen`, in a block that began at `begun`."""
+        """Score the tokens after `seen`, in a block that began at `begun`."""
         noise_V = _table((self.backend.seed, 1, begun, *source), seen, self.backend.vocab_size)
         return self.skill * self.backend.logits(source, seen) + (1 - self.skill) * noise_V
 
     def predict(
         self, newest: Sequence[int], state: State, known: Sequence[Sequence[int]]
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """Guess whole blocks; what is known stands, and changes nothing else."""
+        """Draft whole blocks; known tokens are kept and do not affect other positions."""
         guess = self.draft(newest, state, [len(row) for row in known])
         rows = zip(guess.tokens, known, strict=True)
         tokens = [[k if k >= 0 else g for g, k in zip(*row, strict=True)] for row in rows]
@@ -251,7 +250,7 @@ class ReferenceSlots:
     def fill(
         self, state: State, query: Query[AnswerT], known: Sequence[Sequence[int]] | None = None
     ) -> AnswerT:
-        """Answer a question about the slots of whole texts; what is known changes nothing."""
+        """Answer a query about the slots of whole texts; known tokens have no effect."""
         assert isinstance(state, ReferenceState)
         sources = [source for source, _ in state.rows]
         most, words = self.per_token * max(map(len, sources)), self.backend.vocab_size

@@ -6,6 +6,6 @@ from outrider.serving.request import Priority, RequestHandle
 
 
 def handle(*tokens: int, priority: Priority = Priority.normal) -> RequestHandle:
-    """A request of one text; its pieces need one row and so many tokens each."""
+    """Return a request of one text; each piece needs one row and the given number of tokens."""
     work = Work([Request(needs=(1, size)) for size in tokens], lambda pieces: [])
     return RequestHandle([work], priority=priority)

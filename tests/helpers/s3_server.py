@@ -1,4 +1,4 @@
-"""A server that speaks S3, on this machine, for as long as the block runs."""
+"""A local server of the S3 API, for the duration of a block."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Clients that ask for everything at once, and compare each answer with the library's."""
+"""Clients that send mixed requests concurrently and compare the responses with the library."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ WRITING = [way for way in WAYS if way.get("mode") != "parallel"]
 
 @dataclass(frozen=True)
 class Asked:
-    """One request, and whether its client hangs up before the answer."""
+    """One request, and whether its client disconnects early."""
 
     texts: list[str]
     options: dict[str, Any]
@@ -63,7 +63,7 @@ class Asked:
 
 @dataclass
 class Outcome:
-    """What became of all."""
+    """The outcome of all requests."""
 
     answered: int = 0
     quit: int = 0
@@ -106,7 +106,7 @@ def play(
     quit_share: float,
     seed: int,
 ) -> Outcome:
-    """Let clients ask, and compare what they are told with what the library says."""
+    """Send all requests and compare the responses with the library."""
     asked = draw_requests(requests, seed=seed, quit_share=quit_share)
     answers = asyncio.run(_ask_all(url, "en-de", writer.name, asked, clients))
     return compare(
@@ -115,7 +115,7 @@ def play(
 
 
 def compare(asked: list[Asked], answers: list[Any], *models: Any) -> Outcome:
-    """Count the answers that are those of the library; the others are kept."""
+    """Count the responses that equal the library's output; keep the others."""
     translator, writer = models
     assert isinstance(translator, Translator)
     assert isinstance(writer, Generator)
@@ -152,7 +152,7 @@ async def _ask_all(
                 if not one.quits:
                     answers[number] = await _ask(client, translator, writer, one)
                     continue
-                # A connection of its own, which goes with it.
+                # A separate connection, closed with the request.
                 with suppress(TimeoutError):
                     async with _client(url) as quitter, asyncio.timeout(dice.uniform(0.002, 0.1)):
                         answers[number] = await _ask(quitter, translator, writer, one)

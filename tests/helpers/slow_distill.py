@@ -1,4 +1,4 @@
-"""Distilling in a process of its own that stops where it is told to, to be killed there."""
+"""Distillation in a separate process that pauses at chosen units, to be killed there."""
 
 import multiprocessing
 import os
@@ -20,7 +20,7 @@ from outrider.jobs import workers as job_workers
 from outrider.jobs.folder import JobFolder, Unit
 
 BLOCK, UNITS = 8, 11
-"""Rows of a unit; units of both splits."""
+"""Rows of a unit; number of units of both splits."""
 distiller, start_worker = module._DistillBlock, job_workers.start_worker
 
 
@@ -32,26 +32,28 @@ class EngineThread:
     out: Path
     workers: int = 1
     notes: Path | None = None
-    """Where it is told and tells where it is; by default beside `out`."""
+    """Prefix of the files for control and progress; by default `out`."""
     moment: str = "start"
-    """When a worker waits: at the `start` of a unit, or before its `record` is written."""
+    """When a worker pauses: at the `start` of a unit, or before its `record` is written."""
 
     def hold(self, *units: str) -> None:
-        """Let workers wait at these units, until `hold` is told otherwise."""
+        """Make workers pause at these units until the next call of `hold`."""
         Path(f"{self.notes or self.out}.hold").write_text(" ".join(units))
 
     def wait_at(self, *units: str) -> None:
-        """Wait until these units were begun."""
+        """Wait until these units have started."""
         self.wait_for(lambda: {*units} <= {name for name, _ in self.started()})
 
     def start(self) -> None:
         values = (self.home, self.out, self.workers, self.notes or self.out, self.moment)
         self.process = multiprocessing.get_context("fork").Process(target=run, args=values)
-        with warnings.catch_warnings(action="ignore"):  # newer Pythons warn of forks with threads
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # newer Pythons warn about forks with threads
             self.process.start()
 
     def started(self) -> list[tuple[str, int]]:
-        """Which units were begun, by which process."""
+        """Return the started units, each with its process."""
         lines = told(self.notes or self.out, "log").splitlines()
         return [(name, int(process)) for name, process in (line.split() for line in lines)]
 
@@ -61,7 +63,7 @@ class EngineThread:
             time.sleep(0.02)
 
     def finish(self) -> str:
-        """Wait for the end; returns what went wrong."""
+        """Wait for the end; return the error."""
         self.process.join()
         return told(self.notes or self.out, "error")
 
@@ -78,7 +80,7 @@ def told(notes: Path | str, what: str) -> str:
 def run(home: Path, out: Path, workers: int, notes: Path, moment: str) -> None:
     """Body of the process."""
     os.environ |= {"SLOW_NOTES": str(notes), "SLOW_MOMENT": moment}
-    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])  # where workers find this module
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])  # so that workers find this module
     job_workers.start_worker = start_slow
     module._DistillBlock = lambda *parts: slow(distiller(*parts))
     place = {"workers": workers, "threads": 1, "progress": False}
@@ -115,17 +117,17 @@ def slow(fast: Any) -> SlowDistiller:
 
 
 def start_slow(*arguments: Any) -> SlowDistiller:
-    """Run in a worker of Ray, which finds it under the name of this module."""
+    """Run in a worker of Ray, which imports it by the name of this module."""
     return slow(start_worker(*arguments))
 
 
 def splits(folder: Path) -> dict[str, Split]:
-    """What a finished folder holds: rows and checksums of every shard, in order."""
+    """Return rows and checksums of every shard of a finished folder, in order."""
     return open_prepared(folder, verify=True).manifest.splits
 
 
 def check_rows(home: Path, out: Path) -> None:
-    """Every row of the input is there once and in its place, or counted as left out."""
+    """Check that every row of the input occurs once and in order, or is counted as dropped."""
     for name, split in splits(out).items():
         given, found = (sources(open_prepared(one), name) for one in (home / "prepared", out))
         rest = iter(given)

@@ -1,4 +1,4 @@
-"""A disk of a few kilobytes, to see what is said and left when it is full."""
+"""A disk of a few megabytes, for tests of a full disk."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ BALLAST = ".ballast"
 
 @contextmanager
 def small_disk(folder: Path, size: str = "4m") -> Iterator[Path]:
-    """Mount a file system in memory; skips the test where that is not allowed."""
+    """Mount a file system in memory; skip the test if that is not allowed."""
     folder.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
@@ -25,7 +25,7 @@ def small_disk(folder: Path, size: str = "4m") -> Iterator[Path]:
 
 
 def fill(disk: Path, *, leave: int) -> None:
-    """Leave only so many bytes free."""
+    """Leave only `leave` bytes free."""
     (disk / BALLAST).unlink(missing_ok=True)
     free = shutil.disk_usage(disk).free
     with (disk / BALLAST).open("wb") as file:

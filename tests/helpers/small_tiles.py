@@ -1,4 +1,4 @@
-"""Tiles of a few tokens, so that short test sequences are cut up as long ones are."""
+"""Small tiles, so that short test sequences are divided as long ones are."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +18,9 @@ from tests.helpers.attention_equation import assert_same_with_gradient, equation
 
 @contextmanager
 def small_tiles() -> Iterator[None]:
-    """Take the fast path at every length, with blocks of 4 queries and groups of 12.
+    """Use the tiled path at every length, with blocks of 4 queries and groups of 12.
 
-    `DENSE_UP_TO` of any file in `nn/attention` says how long one dense pass is the faster way.
+    `DENSE_UP_TO` in files of `nn/attention` is the length up to which one dense pass is faster.
     """
     with pytest.MonkeyPatch.context() as patch:
         for file in iter_modules(attention.__path__, f"{attention.__name__}."):
@@ -36,7 +36,7 @@ def small_tiles() -> Iterator[None]:
 
 
 def largest_product(of: TiledAttention, length: int) -> int:
-    """Most query-key pairs that meet in one set of a tile, while a whole pass really runs."""
+    """Return the most query-key pairs in one tile during a complete pass."""
     largest = 0
     real = merge._calls
 
@@ -54,7 +54,7 @@ def largest_product(of: TiledAttention, length: int) -> int:
 
 
 def assert_equation(spec: dict, *, causal: bool, length: int, real: int, sees, seed: int) -> None:
-    """One head under `sees(i, j)`, written as loops, equals the tiles with their gradient."""
+    """Check that tiles and their gradients equal one head under `sees(i, j)`, written as loops."""
     q, k, v = heads(length, 3, seed=seed)
     real = length if causal else min(real, length)
     keep = (torch.arange(length) < real)[None]
@@ -69,5 +69,5 @@ def assert_equation(spec: dict, *, causal: bool, length: int, real: int, sees, s
 
 
 def seen_by_loops(length: int, sees) -> Tensor:
-    """A pattern as a table."""
+    """Return a pattern as a table."""
     return torch.tensor([[bool(sees(i, j)) for j in range(length)] for i in range(length)])

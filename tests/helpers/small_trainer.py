@@ -1,4 +1,4 @@
-"""A Trainer of next to nothing, on batches made up."""
+"""A minimal Trainer on random batches."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ VOCABULARY = 11
 
 
 class Stream:
-    """Random batches, five an epoch, each a function of its number alone."""
+    """Random batches, five per epoch; each depends on its number only."""
 
     def __init__(self, rows: int = 2, start: int = 0) -> None:
         self.rows = rows

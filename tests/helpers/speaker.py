@@ -1,4 +1,4 @@
-"""A small model that says something and ends, and lines in the language it reads."""
+"""A small model that generates short texts, and lines in its source language."""
 
 import torch
 
@@ -11,7 +11,7 @@ WORDS = ["cat", "dog", "bird", "tree", "sees", "sings", "the", "a", "in", "and"]
 
 
 def texts(count: int) -> list[str]:
-    """Lines of two to eight words, no two of the first hundred alike."""
+    """Return lines of two to eight words; the first hundred are distinct."""
     return [
         " ".join(
             WORDS[(seed * 7 + place * (3 + seed % 5)) % len(WORDS)] for place in range(2 + seed % 7)
@@ -21,7 +21,7 @@ def texts(count: int) -> list[str]:
 
 
 def ending_model(words: int, *, eos: int, longest: int, **changes: int) -> Seq2Seq:
-    """Make a model of random weights; the further it is, the more it wants to end."""
+    """Make a model of random weights whose end token grows more likely with the position."""
     model = tiny.seq2seq(
         vocab_size=words, norm="pre", position="learned", max_positions=longest, **changes
     )

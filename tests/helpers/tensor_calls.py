@@ -1,4 +1,4 @@
-"""A backend asked with tensors, for tests that compare numbers; loops may use it as it is."""
+"""A backend with tensor arguments, for tests that compare numbers; usable in decoding loops."""
 
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ class TensorCalls:
         return getattr(self.backend, name)
 
     def extend(self, tokens, state, query=None, *, count_B=None, last=False) -> Any:
-        """Return all logits, unless something else is asked for."""
+        """Return all logits, or the answer to `query`."""
         if query is not None:
             return self.backend.extend(tokens, state, query, last=last)
         counts = [tokens.shape[1]] * len(tokens) if count_B is None else count_B.tolist()

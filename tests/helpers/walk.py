@@ -25,7 +25,7 @@ ROOT = f"{Path(outrider.__file__).resolve().parent}{os.sep}"
 
 
 class Recorder:
-    """A profiler that counts functions of the package by file."""
+    """A profiler that counts the functions of the package by file."""
 
     def __init__(self) -> None:
         self.on = False
@@ -85,7 +85,7 @@ def post_twice(recorder: Recorder, port: str, body: str) -> None:
 
 
 def main() -> None:
-    """Run the command line that follows."""
+    """Run the given command line."""
     from outrider.cli.main import run
 
     words, recorder = sys.argv[1:], Recorder()

@@ -73,7 +73,7 @@ BLANK = st.sampled_from(
     ]
 )
 INSIDE = st.text(alphabet="ab <>'\"&;![]?/").map(lambda text: text.replace(">", "}") + " z")
-"""What a comment may hide, without the sign that ends some of them."""
+"""Text in comments, without the sign that ends some of them."""
 COMMENT = st.one_of(
     INSIDE.map("<!--{}-->".format),
     INSIDE.map("<!--{}--!>".format),
