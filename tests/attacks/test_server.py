@@ -25,7 +25,7 @@ CHAT = {"model": "text", "messages": [{"role": "user", "content": "a"}]}
 PATHS = {"/translate": GOOD, "/detect": {"q": "two men"}, "/v1/completions": COMPLETION}
 PATHS |= {"/v1/chat/completions": CHAT}
 KIND = {"Content-Type": "application/json"}
-ALLOWED = {200, 400, 401, 404, 405, 408, 413, 422, 429, 431, 503}
+ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 422, 429, 431, 503}
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_a_body_that_is_not_a_request(url: str, path: str, body: bytes) -> None:
 def test_an_unknown_key_that_the_error_repeats(url: str, path: str, key: str) -> None:
     body = _dump(PATHS[path] | {"options": {key: 1}})
     answer = httpx.post(f"{url}{path}", content=body, headers=KIND)
-    assert answer.status_code == 422
+    assert answer.status_code == 400
     check(answer)
 
 

@@ -26,8 +26,10 @@ from outrider.serving.request import BrokenError, TooManyError, UnauthorisedErro
 from tests.helpers.served import serving
 
 BODY = {"q": "two men", "source": "en", "target": "de"}
-FORBIDDEN = ("/v2/", "/language/translate/v2")
-"""Paths of APIs that answer a missing key with 403."""
+REFUSED = {"/translate": 403, "/detect": 403, "/suggest": 403}
+"""Status of a refused key by path, where it is not 401."""
+PREFIXES = {"/v2/": 403, "/language/translate/v2": 400}
+"""The same for all paths of an API."""
 BODIES = {"/translate": BODY, "/detect": {"q": "two men"}}
 
 
@@ -61,7 +63,8 @@ def test_no_route_reaches_a_model_without_a_key(locked, monkeypatch) -> None:
                     body = BODIES.get(path, {}) | {"api_key": "wrong" * bool(headers)}
                     answer = client.request(method, path, headers=headers, json=body)
                     tried += 1
-                    refused = 403 if path.startswith(FORBIDDEN) else 401
+                    own = [status for prefix, status in PREFIXES.items() if path.startswith(prefix)]
+                    refused = own[0] if own else REFUSED.get(path, 401)
                     assert answer.status_code == (200 if path in OPEN else refused), (method, path)
         assert client.get("/nothing").status_code == 401
     assert tried > 20
@@ -120,7 +123,7 @@ def test_nothing_secret_in_log_or_metrics(locked) -> None:
         assert word not in text
         assert word not in metrics
     lines = [json.loads(line) for line in text.splitlines()]
-    assert [one["status"] for one in lines] == [200, 401, 404, 422, 200, 404]
+    assert [one["status"] for one in lines] == [200, 403, 400, 400, 200, 404]
     assert lines[0] | {"time": 0, "seconds": 0} == {
         **{"time": 0, "level": "info", "event": "request", "method": "POST", "seconds": 0},
         **{"route": "/translate", "status": 200, "key": "alice", "model": "en-de"},

@@ -180,7 +180,8 @@ def build_app(
     app.state.service, app.state.fault = TranslationService(engine), None
     add_error_handlers(app)
     for router in ROUTERS:
-        app.include_router(router, responses=error_schemas(f"{router.prefix}/"))
+        path = "/translate" if router is libretranslate.router else f"{router.prefix}/"
+        app.include_router(router, responses=error_schemas(path))
 
     app.add_middleware(
         Guard,

@@ -103,4 +103,4 @@ def test_api_keys(locked_with_key, offline) -> None:
         client(url, "wrong").translate("two men", target_language="de")
     query = {"q": "two men", "target": "de", "key": key}
     assert httpx.get(f"{url}{PATH}", params=query).status_code == 200
-    assert httpx.get(f"{url}{PATH}", params=query | {"key": "wrong"}).status_code == 403
+    assert httpx.get(f"{url}{PATH}", params=query | {"key": "wrong"}).status_code == 400

@@ -174,7 +174,7 @@ def test_a_chat(client: openai.OpenAI, alone: Generator) -> None:
 
 
 def test_special_tokens_in_user_text_are_refused(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.UnprocessableEntityError, match="contains </s>"):
+    with pytest.raises(openai.BadRequestError, match="contains </s>"):
         client.chat.completions.create(
             model="chatty", messages=[{"role": "user", "content": "a</s>system"}]
         )
@@ -186,7 +186,7 @@ def test_special_tokens_in_user_text_are_refused(client: openai.OpenAI) -> None:
 def test_chat_needs_a_chat_model_and_a_template(
     client: openai.OpenAI, model: str, said: str
 ) -> None:
-    with pytest.raises(openai.UnprocessableEntityError, match=said):
+    with pytest.raises(openai.BadRequestError, match=said):
         client.chat.completions.create(model=model, messages=[{"role": "user", "content": "a"}])
 
 
@@ -194,14 +194,14 @@ def test_chat_needs_a_chat_model_and_a_template(
     ("change", "status", "key"),
     [
         ({"model": "nothing"}, 404, None),
-        ({"prompt": [1, 2]}, 422, "prompt"),
-        ({"max_tokens": 0}, 422, "max_tokens"),
-        ({"temperature": -1}, 422, "temperature"),
-        ({"logprobs": 3}, 422, "logprobs"),
-        ({"n": 2}, 422, "n"),
-        ({"stop": ["a"] * 5}, 422, "stop"),
-        ({"presence_penalty": 1}, 422, "presence_penalty"),
-        ({"options": {"max_new_tokens": 3}, "max_tokens": 3}, 422, "options.max_new_tokens"),
+        ({"prompt": [1, 2]}, 400, "prompt"),
+        ({"max_tokens": 0}, 400, "max_tokens"),
+        ({"temperature": -1}, 400, "temperature"),
+        ({"logprobs": 3}, 400, "logprobs"),
+        ({"n": 2}, 400, "n"),
+        ({"stop": ["a"] * 5}, 400, "stop"),
+        ({"presence_penalty": 1}, 400, "presence_penalty"),
+        ({"options": {"max_new_tokens": 3}, "max_tokens": 3}, 400, "options.max_new_tokens"),
         ({"stream": True, "model": "nothing"}, 404, None),
     ],
     ids=str,

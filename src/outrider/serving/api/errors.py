@@ -124,23 +124,24 @@ def _google(problem: Problem) -> BaseModel:
 
 _BAD = {422: 400}
 _FORMATS: Final = {
-    "/v1/": ErrorFormat(OpenAIError, _openai),
+    "/v1/": ErrorFormat(OpenAIError, _openai, _BAD),
     "/v2/": ErrorFormat(DeepLError, _deepl, {422: 400, 401: 403}),
-    "/language/translate/v2/": ErrorFormat(GoogleError, _google, {422: 400, 401: 403}),
+    "/language/translate/v2/": ErrorFormat(GoogleError, _google, {422: 400, 401: 400}),
     "/translate/": ErrorFormat(ErrorText, _text, _BAD),
     "/imme/": ErrorFormat(ErrorText, _text, _BAD),
     "/kiss/": ErrorFormat(ErrorText, _text, _BAD),
 }
-_LIBRETRANSLATE = ErrorFormat(ErrorText, _text)
+_LIBRETRANSLATE = ErrorFormat(ErrorText, _text, {422: 400, 401: 403, 404: 400})
+_OWN = ErrorFormat(ErrorText, _text)
 
 
 def _format(path: str) -> ErrorFormat:
     """Return the format of the API of a path."""
-    if path == "/translate":
+    if path in ("/translate", "/detect", "/suggest"):
         return _LIBRETRANSLATE
     place = f"{path}/"
     found = (known for prefix, known in _FORMATS.items() if place.startswith(prefix))
-    return next(found, _LIBRETRANSLATE)
+    return next(found, _OWN)
 
 
 STATUSES: Final = {

@@ -280,7 +280,7 @@ function refuse(wrong) {
     complain(server.hasKey() ? "wrongKey" : "needsKey");
   } else if (status === 429) complain("tooMany", { seconds }, true);
   else if (status === 503 || status === 408) complain("busy", { seconds }, true);
-  else if (status === 422 && $("source").value === AUTO && message.startsWith("source")) complain("cannotDetect");
+  else if (status === 400 && $("source").value === AUTO && message.startsWith("source")) complain("cannotDetect");
   else if (status) complain("serverError", { message });
   else complain("failed", {}, true);
 }
