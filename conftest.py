@@ -26,6 +26,7 @@ from tests.helpers import forked
 NEEDS_LAB = [
     "tests/cli/test_show.py",
     "tests/runtime/test_memory.py",
+    "tests/test_options.py",
     "tests/test_results_page.py",
     "tests/test_sources.py",
     "tests/torch/inspect/test_pattern.py",

@@ -99,7 +99,7 @@ def test_api_keys(locked_with_key, offline) -> None:
     url, key = locked_with_key
     found = client(url, key).translate("two men", target_language="de")
     assert found["translatedText"] == offline.translate("two men")
-    with pytest.raises(exceptions.Forbidden, match="the API key is not known"):
+    with pytest.raises(exceptions.BadRequest, match="the API key is not known"):
         client(url, "wrong").translate("two men", target_language="de")
     query = {"q": "two men", "target": "de", "key": key}
     assert httpx.get(f"{url}{PATH}", params=query).status_code == 200

@@ -86,10 +86,10 @@ def test_a_killed_run_resumes(model: Path, text: Path, tmp_path: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
-from outrider.torch.compress.accelerate import accelerate, plan, run, train
+from outrider.torch.compress.accelerate import accelerate, plan, run
 plan.HELD_OUT = run.HELD_OUT = 16
-plan.FEWEST, train.EPOCHS = 100, 4
-train._time = lambda *_: (0.5, "float32")
+plan.FEWEST, run.EPOCHS = 100, 4
+run._time = lambda *_: (0.5, "float32")
 run.measure = lambda *_: {{"rows": [], "machine": {{}}}}
 accelerate({str(model)!r}, [Path({str(text)!r})], Path(sys.argv[1]), minutes=9, threads=1)
 """
