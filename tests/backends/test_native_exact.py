@@ -102,7 +102,7 @@ def test_the_argmax_token_has_the_largest_logit(
 def test_one_call_drafts_and_then_verifies(
     kind, seed, threads, rows, data, worth, forbidden, ends
 ) -> None:
-    """Rows differ in the number of drafted tokens and in the threshold that keeps them."""
+    """Rows differ in the number of drafted and of verified tokens."""
     model = native_tiny.build(kind, seed=seed)
     side_decoder = native_tiny.build_drafter(model)
     backend = native_calls(model, drafter=side_decoder, threads=threads, ends=ends)
@@ -271,7 +271,7 @@ def test_source_copies_without_a_drafter(kind, seed, rows, k, instruction_set) -
 
 
 def test_blocks_of_correct_drafts_are_accepted() -> None:
-    """The test above could pass with refused drafts alone."""
+    """`test_tandem_equals_greedy` could pass with refused drafts alone."""
     model = native_tiny.build("marian")
     backend: Any = native_calls(model, drafter=native_tiny.build_drafter(model), threads=1)
     request = Request(source=(4, 5, 1), max_new_tokens=27)

@@ -346,7 +346,7 @@ def test_two_processes_download_once(server: ModelServer, tiny: Path, cache: Pat
     assert any("another process downloads it; waiting" in err for _, err in said)
 
 
-def test_kill_leaves_nothing_that_looks_complete(
+def test_a_killed_download_leaves_no_complete_folder(
     server: ModelServer, tiny: Path, cache: Path
 ) -> None:
     index = server.add_registry({"de-en": [server.entry(tiny)]})

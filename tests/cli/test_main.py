@@ -117,7 +117,7 @@ def test_help_names_every_command_and_colours_only_terminals() -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_help_fills_its_lines() -> None:
+def test_help_uses_the_full_width() -> None:
     done = outrider(
         "translate", "--help", stdout=subprocess.PIPE, env=os.environ | {"COLUMNS": "80"}
     )

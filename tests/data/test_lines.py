@@ -133,7 +133,7 @@ def test_lines_do_not_depend_on_the_chunks(pieces: list[bytes], limit: int) -> N
 
 
 class Piped:
-    """A pipe with its read end and a function that writes."""
+    """A pipe as a reader and a function that writes."""
 
     def __enter__(self):
         reader, self.writer = os.pipe()

@@ -149,7 +149,7 @@ def test_batches_have_rows_of_similar_length_from_distant_blocks() -> None:
     assert groups[0].tolist() != [0, 1, 2, 3]
 
 
-def test_batches_come_in_few_shapes() -> None:
+def test_batches_have_few_shapes() -> None:
     lengths = np.arange(4_000) % 60 + 1
     plan = BatchPlan(np.array([4_000]), lambda _, __: (lengths, lengths), seed=0, tokens=2048)
     group = plan.group(0, 0, np.array([0]))

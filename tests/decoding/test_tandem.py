@@ -527,7 +527,7 @@ def test_timing_never_changes_the_text(rounding, epsilon, strict) -> None:
 
 
 def test_near_ties_in_float32_are_always_recomputed(rounding) -> None:
-    """In float32 near-ties are so rare that they are always recomputed."""
+    """Near-ties are rare in float32, so recomputing them is cheap."""
 
     class Fine(rounding):
         epsilon = 1e-7

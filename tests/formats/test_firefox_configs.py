@@ -1,4 +1,4 @@
-"""Every configuration of Firefox's models is read, and random weights of it translate."""
+"""Every configuration of Firefox's models is read and translates with random weights."""
 
 import json
 import struct
@@ -42,7 +42,7 @@ def name(config: Config) -> str:
 
 
 def vocabulary(words: int, piece: str) -> bytes:
-    """A SentencePiece model of so many pieces; only the first occur in the sentence."""
+    """Return a SentencePiece model of `words` pieces; only the first occur in the sentence."""
     model = tiny.pieces(tiny.TEXT)
     first = sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size()
     parts = [model]
@@ -54,7 +54,7 @@ def vocabulary(words: int, piece: str) -> bytes:
 
 
 def write_folder(folder: Path, config: Config, sizes: tiny.Sizes) -> tiny.Arrays:
-    """Write the files that Firefox has; return what the weights stand for."""
+    """Write the files of a Firefox model; return the float32 weights that they represent."""
     words, shared = config["dim-vocabs"][0], config["tied-embeddings-all"]
     items, meant = tiny.to_int8(tiny.arrays(words, shared=shared, sizes=sizes))
     rows = [f"{key}: {json.dumps(value)}\n" for key, value in config.items() if key != "version"]
@@ -108,7 +108,7 @@ def test_random_weights_of_a_configuration_translate(config: Config, tmp_path: P
     assert (scores.max(1) - chosen < 0.2 * scores.std()).all(), "int8 differs by rounding only"
 
 
-def test_every_published_configuration_is_here(corpora: Path) -> None:
+def test_every_published_configuration_is_tested(corpora: Path) -> None:
     path = corpora.parent / "models" / "firefox" / "metadata.json"
     if not path.is_file():
         pytest.skip("models/firefox/metadata.json is not beside the folder of shared corpora")

@@ -55,7 +55,7 @@ def test_every_bfloat16_is_read_exactly(tmp_path: Path) -> None:
     assert np.array_equal(found, bits.float().numpy(), equal_nan=True)
 
 
-def test_nothing_is_copied(tmp_path: Path) -> None:
+def test_weights_are_not_copied(tmp_path: Path) -> None:
     save_file({"a": torch.ones(1000)}, tmp_path / "a.safetensors")
     found = read_safetensors(tmp_path / "a.safetensors")["a"]
     assert found.as_float32() is found.data or np.shares_memory(found.as_float32(), found.data)

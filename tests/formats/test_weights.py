@@ -108,7 +108,7 @@ def test_complex_numbers_are_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_weights_that_no_reader_reads_are_refused(name: str, tmp_path: Path) -> None:
+def test_unknown_weights_are_refused(name: str, tmp_path: Path) -> None:
     save(name, tmp_path)
     edit(tmp_path, lambda w: w.update({"model.q_norm.weight": torch.ones(4)}))
     message = r"unknown 'model\.q_norm\.weight' \(1 names are not computed\); remove them"

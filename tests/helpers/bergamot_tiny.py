@@ -15,7 +15,7 @@ Arrays = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Lengths of the weights."""
+    """Sizes of a model."""
 
     width: int
     heads: int
@@ -23,7 +23,7 @@ class Sizes:
     encoder_layers: int
     decoder_layers: int
     gain: float = 6.0
-    """Standard deviation of what a matrix makes of independent numbers of unit variance."""
+    """Standard deviation of a matrix product with independent inputs of unit variance."""
 
 
 TINY = Sizes(12, 3, 20, 2, 2)
@@ -184,7 +184,7 @@ def equations(
 
 
 def _embed(table: NDArray[Any], ids: list[int]) -> NDArray[np.float64]:
-    """Embed tokens; -1 has zeros."""
+    """Embed tokens; -1 has a zero embedding."""
     width = table.shape[1]
     x = table[ids].astype(np.float64) * np.sqrt(width)
     for position, (row, number) in enumerate(zip(x, ids, strict=True)):

@@ -47,9 +47,7 @@ class EngineThread:
     def start(self) -> None:
         values = (self.home, self.out, self.workers, self.notes or self.out, self.moment)
         self.process = multiprocessing.get_context("fork").Process(target=run, args=values)
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # newer Pythons warn about forks with threads
+        with warnings.catch_warnings(action="ignore"):  # newer Pythons warn about such forks
             self.process.start()
 
     def started(self) -> list[tuple[str, int]]:

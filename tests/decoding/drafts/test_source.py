@@ -111,7 +111,7 @@ def test_a_language_model_copies_from_its_prompt() -> None:
 
 
 @pytest.mark.parametrize("text", [(2, 3, 2, 2, 3, 3, 2), (0, 1, 2, 3), ()])
-def test_sampled_texts_are_drawn_from_the_model(text) -> None:
+def test_sampled_texts_follow_the_model(text) -> None:
     model, config = Tables(anchored=True), sampling(draft="source")
     assert abs(surprise(model, config, text=text)) < 4
 
