@@ -40,5 +40,5 @@ def test_unsupported_models_are_named(tmp_path: Path) -> None:
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
     config = Seq2SeqSpec(vocab_size=plain_folder.WORDS, position="rotary", **sizes)
     folder = plain_folder.save(tmp_path / "model", config)
-    with pytest.raises(ResourceError, match=r"failed: .*position is 'rotary'; for CTranslate2"):
+    with pytest.raises(ResourceError, match=r"failed: .*position is 'rotary'; a CTranslate2"):
         measure_start(folder, runs=1)
