@@ -24,6 +24,7 @@ from typing import Any
 
 from outrider.data.lines import open_lines
 from outrider.runtime.provenance import machine, origin, versions, write_result
+from outrider_lab.bench.service.peers import BERGAMOT
 
 FEW = 10
 """Lines per turn."""
@@ -80,7 +81,7 @@ class Engine:
         self.name = name
         command = [sys.executable, __file__, str(folder), "--engine", name]
         if name == WASM:
-            command = ["node", str(Path(__file__).with_suffix(".mjs")), str(node), str(folder)]
+            command = ["node", str(BERGAMOT), str(node), str(folder)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         self.computes: str = self._read()["computes"]
@@ -137,7 +138,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--node", type=Path)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--engine")
+    parser.add_argument("--engines", help="some of the engines, comma-separated; by default all")
+    parser.add_argument("--engine", help="run as the process of this engine")
     options = parser.parse_args()
     if options.engine:
         work(options.engine, options.model)
@@ -145,6 +147,8 @@ def main() -> None:
     with open_lines(options.source) as raw:
         lines = [line.decode() for line in raw if line.strip()][: options.lines]
     names = [name for name in LABELS if name != "reference" and (name != WASM or options.node)]
+    if options.engines:
+        names = [name for name in names if name in options.engines.split(",")]
     reference = Engine("reference", options.model, None)
     expected = reference.translate(lines)[1]
     reference.close()

@@ -13,7 +13,7 @@ import sentencepiece
 from outrider.backends.native import NativeBackend
 from outrider.decoding.queries import Logits
 from outrider.formats.folder import Parts, read_model
-from outrider.formats.readers.bergamot import EOS, LEX_MAGIC, read_shortlist
+from outrider.formats.readers.bergamot import EOS, read_shortlist
 from outrider.runtime import Translator, load
 from tests.helpers import bergamot_tiny as tiny
 
@@ -62,10 +62,7 @@ def write_folder(folder: Path, config: Config, sizes: tiny.Sizes) -> tiny.Arrays
     (folder / "model.xxyy.intgemm.alphas.bin").write_bytes(tiny.binary(items, text))
     for side in ["vocab"] if shared else ["srcvocab", "trgvocab"]:
         (folder / f"{side}.xxyy.spm").write_bytes(vocabulary(words, side))
-    offsets = np.arange(words + 1, dtype="<u8") * 3
-    listed = np.random.default_rng(5).integers(0, words, 3 * words, dtype="<u4")
-    front = struct.pack("<6Q", LEX_MAGIC, 0, 50, 50, len(offsets), len(listed))
-    (folder / LEX).write_bytes(front + offsets.tobytes() + listed.tobytes())
+    tiny.write_shortlist(folder / LEX, words, frequent=50)
     return meant
 
 

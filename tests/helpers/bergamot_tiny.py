@@ -10,6 +10,8 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
+from outrider.formats.readers.bergamot import LEX_MAGIC
+
 Arrays = dict[str, NDArray[np.float32]]
 
 
@@ -162,6 +164,14 @@ def write_folder(folder: Path, *, shared: bool = True, int8: bool = True) -> Arr
         binary(items, config_text(words, **tied))
     )
     return meant
+
+
+def write_shortlist(path: Path, words: int, *, frequent: int = 4) -> None:
+    """Write a lexical shortlist of three random tokens for every token."""
+    offsets = np.arange(words + 1, dtype="<u8") * 3
+    listed = np.random.default_rng(5).integers(0, words, 3 * words, dtype="<u4")
+    front = struct.pack("<6Q", LEX_MAGIC, 0, frequent, 3, len(offsets), len(listed))
+    path.write_bytes(front + offsets.tobytes() + listed.tobytes())
 
 
 def equations(

@@ -8,6 +8,7 @@ COMMANDS = {
     "bench decode": "bench_decode:bench_decode",
     "bench session": "bench_session:bench_session",
     "bench serve": "bench_serve:bench_serve",
+    "bench service": "bench_service:bench_service",
     "bench start": "bench_start:bench_start",
     "bench attention": "bench_attention:bench_attention",
     "bench jobs": "bench_jobs:bench_jobs",

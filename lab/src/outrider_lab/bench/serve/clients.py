@@ -28,6 +28,8 @@ class Load:
     latencies: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     """Answers in the order of the requests."""
+    equal: int = 0
+    """Answers that equal expected texts, if the caller compares them."""
 
     @property
     def speed(self) -> float:

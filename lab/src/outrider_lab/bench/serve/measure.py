@@ -26,7 +26,7 @@ MATCHED = 64
 """Clients, and batch size of the library, at which servers are compared."""
 FEW, SOME = 32, 64
 """Lines for a single client, and for LibreTranslate, which are slow."""
-_EXPORT = (
+EXPORT = (
     "import sys; from outrider.torch.export import export_ctranslate2;"
     "export_ctranslate2(sys.argv[1], sys.argv[2], quantization='int8')"
 )
@@ -67,7 +67,7 @@ def measure_serve(
         place = Path(stack.enter_context(TemporaryDirectory(prefix="outrider-serve-")))
         report("exporting the model for CTranslate2")
         subprocess.run(  # noqa: S603
-            [sys.executable, "-c", _EXPORT, str(spec.folder), str(place / "peer")], check=True
+            [sys.executable, "-c", EXPORT, str(spec.folder), str(place / "peer")], check=True
         )
         ours = serve_line(model, "--threads", threads, "--deadline", 600)
         servers = {

@@ -1,10 +1,11 @@
 """A server in its own process, for the time of a measurement."""
 
+import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,10 +43,15 @@ def serve_line(model: str, *options: object) -> list[str]:
 
 
 @contextmanager
-def serving(log: Path, line: Sequence[str]) -> Iterator[Server]:
+def serving(
+    log: Path, line: Sequence[str], variables: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """Start a server, wait until it is ready, and stop it; its output goes to a file."""
+    environment = os.environ | (variables or {})
     with log.open("wb") as file:  # an unread pipe would block it
-        process = subprocess.Popen(line, stderr=file, stdout=file)  # noqa: S603 - our own commands
+        process = subprocess.Popen(  # noqa: S603 - our own commands
+            line, stderr=file, stdout=file, env=environment
+        )
     try:
         start = time.monotonic()
         while "startup complete" not in (output := log.read_text(encoding="utf-8")):

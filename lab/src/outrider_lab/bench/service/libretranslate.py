@@ -1,9 +1,10 @@
-"""LibreTranslate with an exported model, for `outrider lab bench serve --libretranslate`.
+"""LibreTranslate with an exported model. A script.
 
     outrider export MODEL CT2 --to ctranslate2 --quantization int8
-    python lab/studies/serve_libretranslate.py CT2 --pair zh-en --port 5001
+    python lab/src/outrider_lab/bench/service/libretranslate.py CT2 --pair zh-en --port 5001
 
-The second command needs `pip install libretranslate`, best in its own environment.
+`outrider lab bench service` runs both; `outrider lab bench serve` takes the address. The script
+runs in an environment with `pip install libretranslate`, without Outrider.
 
 The model becomes an installed Argos package. For a fair comparison it decodes greedily, on one
 thread, in int8; LibreTranslate's default is a beam of four. Its sentence splitter, a download, is
@@ -13,8 +14,11 @@ disabled, which is correct for one sentence per request and saves time.
 import argparse
 import json
 import os
+import socket
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 
@@ -23,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", type=Path, help="Output of outrider export --to ctranslate2.")
     parser.add_argument("--pair", required=True, help="Languages, as zh-en.")
-    parser.add_argument("--port", type=int, default=5001)
+    parser.add_argument("--port", type=int, default=5001, help="0 for a free one.")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of the engine.")
     parser.add_argument("--clients", type=int, default=64, help="Threads that answer clients.")
     given = parser.parse_args()
@@ -57,11 +61,27 @@ def _serve(port: int, clients: int) -> None:
     def whole(splitter: object, text: str) -> list[str]:
         return [text]
 
+    if port == 0:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+    threading.Thread(target=_announce, args=(port,), daemon=True).start()
     init.boot = lambda *args, **more: None  # would download other models
     sbd.MiniSBDSentencizer.split_sentences = whole
     line = ["--host", "127.0.0.1", "--port", str(port), "--threads", str(clients)]
     sys.argv = ["libretranslate", *line, "--disable-web-ui", "--disable-files-translation"]
     serve()
+
+
+def _announce(port: int) -> None:
+    """Print the address when the server accepts connections."""
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            print(f"listening at http://127.0.0.1:{port} : startup complete", flush=True)
+            return
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""`outrider lab bench service`: our server beside other translation services."""
