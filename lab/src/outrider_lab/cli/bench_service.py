@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli.console import check_output, measuring, new_console, read_numbers
+from outrider.cli.console import check_output, measuring, read_numbers
 from outrider.errors import ConfigError, DataError
 from outrider.options import MOST_THREADS
 
@@ -101,16 +101,13 @@ def bench_service(
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
     columns = ("model", "isa", "server", "clients", "sentences/s", "p50 ms", "p95 ms", "MiB")
-    table = Table(*columns, "ours over it", "range")
+    typer.echo(f"| {' | '.join(columns)} | ours over it |")
+    typer.echo("|---|---|---|" + "---:|" * 6)
     for row in rows:
-        cells = [row["sentences_per_second"], row["p50_ms"], row["p95_ms"], row["memory_mib"]]
+        cells = [row[key] or "best" for key in ("model", "isa", "server", "clients")]
+        numbers = [row["sentences_per_second"], row["p50_ms"], row["p95_ms"], row["memory_mib"]]
+        cells += ["-" if number is None else f"{number:,.1f}" for number in numbers]
         low, high = row["outrider_over_it_range"]
-        table.add_row(
-            *(str(row[key] or "best") for key in ("model", "isa", "server", "clients")),
-            *("-" if cell is None else f"{cell:g}" for cell in cells),
-            *(f"{row['outrider_over_it']:.2f}", f"{low:.2f}-{high:.2f}"),
-        )
-    new_console(highlight=False).print(table)
+        cells.append(f"{row['outrider_over_it']:.2f} ({low:.2f} to {high:.2f})")
+        typer.echo(f"| {' | '.join(map(str, cells))} |")

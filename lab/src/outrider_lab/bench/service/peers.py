@@ -72,7 +72,7 @@ class Peers:
             subprocess.run(  # noqa: S603
                 [sys.executable, "-c", EXPORT, str(folder), exported], check=True
             )
-            line = [str(self.libretranslate), str(HERE / "libretranslate.py"), exported]
+            line = [str(self.libretranslate), str(HERE / "libretranslate_server.py"), exported]
             options = ["--pair", pair, "--port", "0", "--threads", str(threads)]
             yield "libretranslate", [*line, *options]
 

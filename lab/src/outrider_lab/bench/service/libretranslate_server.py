@@ -1,7 +1,7 @@
 """LibreTranslate with an exported model. A script.
 
     outrider export MODEL CT2 --to ctranslate2 --quantization int8
-    python lab/src/outrider_lab/bench/service/libretranslate.py CT2 --pair zh-en --port 5001
+    python lab/src/outrider_lab/bench/service/libretranslate_server.py CT2 --pair zh-en --port 5001
 
 `outrider lab bench service` runs both; `outrider lab bench serve` takes the address. The script
 runs in an environment with `pip install libretranslate`, without Outrider.
