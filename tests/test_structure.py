@@ -21,7 +21,7 @@ PRODUCT = ROOT / "src" / "outrider"
 HEAVY = re.compile(r"^\s*(?:import|from) (torch|transformers|accelerate|pyarrow)\b", re.M)
 FILES, CODE, LINES = 329, 36_700, 52_300
 MEDIAN, P90 = 7, 20
-DOCS_WORDS, README_WORDS = 32_950, 700
+DOCS_WORDS, README_WORDS = 33_200, 700
 MODULES, MODULE_LINES = 56, 9_600
 WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     "plain": (
