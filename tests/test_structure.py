@@ -19,9 +19,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ROOT / "src" / "outrider"
 HEAVY = re.compile(r"^\s*(?:import|from) (torch|transformers|accelerate|pyarrow)\b", re.M)
-FILES, CODE, LINES = 329, 36_700, 52_300
+FILES, CODE, LINES = 330, 36_750, 52_350
 MEDIAN, P90 = 7, 20
-DOCS_WORDS, README_WORDS = 33_200, 700
+DOCS_WORDS, README_WORDS = 33_350, 700
 MODULES, MODULE_LINES = 56, 9_600
 WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     "plain": (
@@ -34,7 +34,7 @@ WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     ),
 }
 POST = '{"q": "你好。", "source": "zh", "target": "en"}'
-POSTED = {"files": 29, "functions": 188}
+POSTED = {"files": 29, "functions": 196}
 COUNT = """
 import sys
 from pathlib import Path

@@ -104,6 +104,28 @@ def test_serve_downloads_before_it_listens(
     assert "fr-en is not on this machine" in err
 
 
+def test_other_commands_take_a_pair(
+    command, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("the cat sees the dog\na bird sings\n")
+    quick = ("--lines", "2", "--batches", "1", "--repeats", "1", "--max-new-tokens", "4")
+    code, out, err = command("bench", "de-en", "--text", text, *quick)
+    assert (code, "ar" in out.split()) == (0, True), out + err
+    assert "de-en: downloading from" in err
+    files = ("--source", text, "--reference", text, "--beams", "1")
+    code, out, err = command("evaluate", "de-en", *files, "--offline")
+    assert (code, "bleu" in out) == (0, True), err
+    pytest.importorskip("torch", reason="accelerate needs outrider[train]")
+    from outrider.torch.compress import accelerate
+
+    given = []
+    monkeypatch.setattr(accelerate, "accelerate", lambda model, *_, **__: given.append(model))
+    code, _, err = command("accelerate", "de-en", "--text", text, "--out", tmp_path / "fast")
+    assert code == 0, err
+    assert given == [str(folder(tmp_path, "de-en/base"))]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -24,6 +24,13 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def onward(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A second model with other weights, without a drafter."""
+    folder = tmp_path_factory.mktemp("serving") / "onward"
+    return drafted.save_translator(folder, drafter=False, seed=7)
+
+
+@pytest.fixture(scope="session")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A language model with a drafter."""
     return drafted.save_language_model(tmp_path_factory.mktemp("serving") / "text")

@@ -127,10 +127,13 @@ def test_nothing_secret_in_log_or_metrics(locked) -> None:
     assert lines[0] | {"time": 0, "seconds": 0} == {
         **{"time": 0, "level": "info", "event": "request", "method": "POST", "seconds": 0},
         **{"route": "/translate", "status": 200, "key": "alice", "model": "en-de"},
-        **{"characters": len(secret), "bytes": lines[0]["bytes"]},
+        **{"pair": "en-de", "characters": len(secret), "bytes": lines[0]["bytes"]},
     }
     assert 'outrider_requests_total{route="/translate",status="200"} 2.0' in metrics
     assert 'outrider_tokens_total{model="en-de"}' in metrics
+    labels = '{api="LibreTranslate",pair="en-de"}'
+    assert f"outrider_answered_total{labels} 2.0" in metrics
+    assert f"outrider_characters_total{labels} {2.0 * len(secret)}" in metrics
 
 
 def test_only_hashes_are_stored(ring) -> None:

@@ -10,24 +10,17 @@ import httpx
 import pytest
 
 import outrider
+from outrider.files.hub import demo_folder
 from outrider.runtime import Translator
 from outrider.serving.engine import Engine
 from outrider.serving.limits import Limits
 from outrider.serving.registry import read_spec
 from outrider.serving.request import LateError, UnknownError
 from outrider.serving.translation import TranslationService
-from outrider.text.sentences import join, split_sentences
-from tests.helpers import drafted
+from tests.helpers.all_apis import in_sequence
 from tests.helpers.same_text import WORDS
 
 DOCUMENT = "a small dog runs. two men play!\n\nwhere is the station?  it is late. we go home!"
-
-
-@pytest.fixture(scope="session")
-def onward(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A second model with other weights, without a drafter."""
-    folder = tmp_path_factory.mktemp("serving") / "onward"
-    return drafted.save_translator(folder, drafter=False, seed=7)
 
 
 @pytest.fixture(scope="session")
@@ -35,28 +28,6 @@ def second(onward: Path) -> Translator:
     loaded = outrider.load(onward)
     assert isinstance(loaded, Translator)
     return loaded
-
-
-def in_sequence(
-    first: Translator, second: Translator, text: str, *, split: bool = True, **options: Any
-) -> list[str]:
-    """Translate each sentence with the first model, then with the second; best result first."""
-    parts: list[str] = []
-    gaps: list[str] = []
-    for part in split_sentences(text) if split else text.splitlines(keepends=True):
-        if part.strip():
-            parts.append(part.strip())
-            gaps.append("")
-        if gaps:
-            gaps[-1] += part[len(part.rstrip()) :]
-    limits = {key: options[key] for key in options if key == "max_new_tokens"}
-    middle = first.translate(parts, split=False, **limits)
-    ranked = []
-    for sentence in middle:
-        (results,) = second.results(sentence, split=False, **options)
-        ranked.append([one.text for one in results])
-    most = max(map(len, ranked), default=1)
-    return [join([one[min(k, len(one) - 1)] for one in ranked], gaps) for k in range(most)]
 
 
 async def _served(models: Sequence[str], limits: Limits | None = None, **given: Any) -> Any:
@@ -109,6 +80,23 @@ def test_html_through_a_pivot_keeps_its_tags(serve, translator, onward, offline,
         in_sequence(offline, second, text)[0].replace("&", "&amp;") for text in ("two men", "play")
     )
     assert answer == f"<p>{two} <b>{play}</b></p>"
+
+
+def test_chinese_to_portuguese_through_english(serve, repository: Path) -> None:
+    pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
+    folder = demo_folder("en", "pt")
+    if folder is None:
+        pytest.skip("pip install 'outrider[demo]' for the weights from English to Portuguese")
+    chinese = repository / "demo" / "zh-en"
+    url = serve(pair("zh-en", chinese), pair("en-pt", folder), load=False)
+    text = "我们去公园吧。天气很好！\n今天晚上八点有一场音乐会。"
+    answer = ask(url, {"q": text, "source": "zh-CN", "target": "pt-BR"})["translatedText"]
+    first, second = outrider.load(chinese), outrider.load(folder)
+    assert isinstance(first, Translator)
+    assert isinstance(second, Translator)
+    assert answer == in_sequence(first, second, text)[0]
+    assert "parque" in answer
+    assert answer.count("\n") == 1
 
 
 def test_pivoted_targets_are_listed(serve, translator, onward):

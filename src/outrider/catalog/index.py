@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from outrider.errors import ConfigError, ModelError
+from outrider.languages import normalise_code
 
 REGISTRY = (
     "https://storage.googleapis.com/moz-fx-translations-data--303e-prod-translations-data"
@@ -30,11 +31,6 @@ FILE = "models.json"
 
 _CODE = r"([A-Za-z]{2,3}(?:[-_](?:[A-Za-z]{4}|[A-Z]{2}))?)"
 _PAIR = re.compile(f"{_CODE}-{_CODE}")
-ALIASES = {
-    **dict.fromkeys(("zh-hans", "zh-cn", "zh-sg"), "zh"),
-    **dict.fromkeys(("zh-tw", "zh-hk"), "zh-hant"),
-    "no": "nb",
-}
 
 ROLES = {
     "model": ("model", "bin"),
@@ -70,7 +66,7 @@ class Pair(NamedTuple):
     @classmethod
     def of(cls, source: str, target: str) -> "Pair":
         """Return the pair of two codes."""
-        return cls(normal_code(source), normal_code(target))
+        return cls(normalise_code(source), normalise_code(target))
 
     @classmethod
     def parse(cls, text: str) -> "Pair | None":
@@ -85,12 +81,6 @@ class Pair(NamedTuple):
         if pair is None:
             raise ConfigError(text, "is not a pair of languages; give one such as de-en")
         return pair
-
-
-def normal_code(code: str) -> str:
-    """Return the one spelling of a language code."""
-    code = code.replace("_", "-").lower()
-    return ALIASES.get(code, code)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,23 @@
 """`outrider accelerate`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from outrider.cli.console import new_console, resumable
+from outrider.cli.decode_options import names_models
+from outrider.cli.pull import find_by_name
 
 
+@names_models
 def accelerate(
+    lists: dict[str, Any],
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Model folder, .argosmodel file, or Hub name.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Model folder, .argosmodel file, Hub id, or a pair such as de-en."
+        ),
     ],
     text: Annotated[
         list[Path],
@@ -30,6 +37,7 @@ def accelerate(
     """
     from outrider.torch.compress.accelerate import accelerate as run
 
+    model = find_by_name(model, **lists)
     with resumable("finished work is kept"):
         folder = run(
             model,

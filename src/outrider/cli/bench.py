@@ -1,17 +1,22 @@
 """`outrider bench`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from outrider.cli.console import check_output, measuring, new_console, read_numbers
-from outrider.cli.decode_options import check
+from outrider.cli.decode_options import check, names_models
+from outrider.cli.pull import find_by_name
 from outrider.options import THREADS, check_bound
 
 
+@names_models
 def bench(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model.")],
+    lists: dict[str, Any],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Model folder, or a pair such as de-en.")
+    ],
     text: Annotated[Path, typer.Option(help="Text to decode, one sentence or prompt per line.")],
     lines: Annotated[int, typer.Option(min=1, help="Most lines to decode.")] = 128,
     batches: Annotated[str, typer.Option(help="Batch sizes, comma-separated.")] = "1,8,32",
@@ -46,7 +51,7 @@ def bench(
     modes = mode.split(",") if mode else None
     for word in modes or ():
         check({"mode": word})
-    folder = model_folder(model)
+    folder = model_folder(find_by_name(model, **lists))
     with measuring() as report:
         result = timing.bench(
             {folder.resolve().name: folder},

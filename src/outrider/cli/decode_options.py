@@ -19,10 +19,7 @@ Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
 Model = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)]
 
-Index = Annotated[
-    str | None,
-    typer.Option(help="URL or folder of the list of models, instead of the public lists."),
-]
+Index = Annotated[str | None, typer.Option(help="URL or folder of the only list of models.")]
 Small = Annotated[bool, typer.Option("--small", help="Prefer the smallest model of a pair.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never download a model.")]
 
@@ -38,6 +35,10 @@ def placement(
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
 ) -> None:
     """Declare the device and backend options of `load`."""
+
+
+def naming(index: Index = None, small: Small = False, offline: Offline = False) -> None:
+    """Declare the options of commands that take models by name."""
 
 
 def _parameter(option: Option) -> inspect.Parameter:
@@ -61,6 +62,11 @@ def decodes(*names: str, without: Sequence[str] = ()) -> Decorator:
 def places(command: Command) -> Command:
     """Add the device and backend options to a command, which receives them as `place`."""
     return _adding("place", inspect.signature(placement).parameters.values())(command)
+
+
+def names_models(command: Command) -> Command:
+    """Add the options of models by name to a command, which receives them as `lists`."""
+    return _adding("lists", inspect.signature(naming).parameters.values())(command)
 
 
 def _adding(name: str, parameters: Iterable[inspect.Parameter]) -> Decorator:

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from outrider.cli.console import check_output, new_console
-from outrider.cli.decode_options import check
+from outrider.cli.decode_options import check, names_models
+from outrider.cli.pull import find_by_name
 from outrider.errors import ConfigError
 from outrider.evaluation.metrics import check_tokenizer
 
@@ -26,8 +27,12 @@ Tokenize = Annotated[
 ]
 
 
+@names_models
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
+    lists: dict[str, Any],
+    name: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Model folder, or a pair such as de-en.")
+    ],
     source: Annotated[
         Path | None, typer.Option(help="Sentences to translate, one per line, plain or .gz.")
     ] = None,
@@ -88,6 +93,7 @@ def evaluate(
         raise ConfigError(key, "is for translations, not for --text; leave it out")
     if text is not None and metric != "bleu,chrf":
         raise ConfigError("--metric", "is for --source, not for --text; leave it out")
+    model = Path(find_by_name(name, **lists))
     check_output("--output", output, source, reference)
     check_output("--json", json, source, reference, text, ngram, output)
     if text is not None:

@@ -38,7 +38,12 @@ def pull(
 
 
 def find_by_name(name: str, **options: Any) -> str:
-    """Return the folder of a pair, downloading a missing model; any other name as it is."""
+    """Return the folder of a pair, downloading a missing model; any other name as it is.
+
+    `options` are those of `names_models`.
+    """
+    if "/" in name or Path(name).exists():
+        return name
     from outrider.catalog import find_model
 
     with resumable("what was downloaded is kept"), showing_progress() as report:

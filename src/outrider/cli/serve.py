@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli.decode_options import Index, Offline, Small, places
+from outrider.cli.decode_options import names_models, places
 from outrider.errors import ConfigError
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
+@names_models
 @places
 def serve(
     models: Annotated[
@@ -23,6 +24,7 @@ def serve(
         ),
     ],
     place: dict[str, Any],
+    lists: dict[str, Any],
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 admits other machines.")
     ] = "127.0.0.1",
@@ -60,9 +62,6 @@ def serve(
     replicas: Annotated[
         str, typer.Option(help="With --ray: number of processes, or a range such as 1-4.")
     ] = "1",
-    index: Index = None,
-    small: Small = False,
-    offline: Offline = False,
 ) -> None:
     """Serve models over HTTP with the APIs of LibreTranslate, DeepL, Google and OpenAI.
 
@@ -80,7 +79,7 @@ def serve(
         seconds=deadline,
     )
     service = Service(
-        models=tuple(_find(model, index=index, small=small, offline=offline) for model in models),
+        models=tuple(_find(model, lists) for model in models),
         limits=limits,
         memory=None if memory is None else _bytes("--memory", memory),
         idle=idle,
@@ -109,14 +108,14 @@ def serve(
         run_replicas(service, host=host, port=address[1], least=least, most=most, ready=say)
 
 
-def _find(model: str, **options: Any) -> str:
+def _find(model: str, lists: dict[str, Any]) -> str:
     """Return `de-en=FOLDER` for a pair, which is downloaded if it is missing."""
     if "=" in model or "/" in model:
         return model
     from outrider.catalog import Pair
     from outrider.cli.pull import find_by_name
 
-    folder, pair = find_by_name(model, **options), Pair.parse(model)
+    folder, pair = find_by_name(model, **lists), Pair.parse(model)
     if folder == model or pair is None:
         return model
     return f"{'-'.join(code.replace('-', '_') for code in pair)}={folder}"

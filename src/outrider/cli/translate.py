@@ -21,12 +21,10 @@ from outrider.cli.console import (
 )
 from outrider.cli.decode_options import (
     MODEL_HELP,
-    Index,
     Model,
-    Offline,
-    Small,
     check,
     decodes,
+    names_models,
     places,
     print_statistics,
 )
@@ -44,11 +42,13 @@ BatchTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of a batch.
 Stats = Annotated[bool, typer.Option("--stats", help="Print statistics of drafting on stderr.")]
 
 
+@names_models
 @places
 @decodes()
 def translate(
     options: dict[str, Any],
     place: dict[str, Any],
+    lists: dict[str, Any],
     model: Annotated[
         str | None,
         typer.Option("--model", "-m", help=f"{MODEL_HELP} Not needed with --from and --to."),
@@ -82,9 +82,6 @@ def translate(
         int | None,
         typer.Option(min=1, help="--shards: number of processes; more than one needs Ray."),
     ] = None,
-    index: Index = None,
-    small: Small = False,
-    offline: Offline = False,
 ) -> None:
     """Translate: one output line per input line, in order, as soon as it is done.
 
@@ -104,7 +101,7 @@ def translate(
         from outrider.cli.pull import find_by_name, pair_name
 
         given = model or pair_name(source_language, target_language)
-        model = find_by_name(given, offline=offline, index=index, small=small)
+        model = find_by_name(given, **lists)
         languages = languages if model == given else {}
     if shards is not None:
         place |= {key: value for key, value in languages.items() if value is not None}

@@ -91,7 +91,7 @@ class Engine:
         if self._idle is not None:
             self._sweeper = asyncio.create_task(self._drop_idle(min(SWEEP, self._idle)))
         for name in self.registry.specs if load else ():
-            with suppress(BusyError):
+            if self.registry.fits(name):
                 async with self.registry.hold(name):
                     pass
         self.ready = True
@@ -205,6 +205,12 @@ class Engine:
 
             with _reserve(loaded, handle, expires - self.now):
                 yield handle, add
+
+    def hold_all(self, *requests: TextRequest) -> AbstractAsyncContextManager[list[Loaded]]:
+        """Load the models of requests that are admitted together, within the time of the first."""
+        names = [request.model for request in requests]
+        seconds = self._time_limit(requests[0])[1] - self.now
+        return self.registry.hold_all(names, seconds=seconds)
 
     @property
     def now(self) -> float:

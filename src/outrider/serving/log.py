@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from fastapi import APIRouter, Request, Response
@@ -66,6 +66,16 @@ class Metrics:
             buckets=SECONDS,
             registry=self.registry,
         )
+        labels = ["api", "pair"]
+        self._answered = Counter(
+            "outrider_answered", "Answered requests.", labels, registry=self.registry
+        )
+        self._characters = Counter(
+            "outrider_characters",
+            "Characters of answered requests.",
+            labels,
+            registry=self.registry,
+        )
 
     def record(self, scope: Scope, status: int, seconds: float) -> None:
         """Log and count a request by its route template; its path may contain user data."""
@@ -73,6 +83,11 @@ class Metrics:
         path = route if isinstance(route, str) else "unknown"
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
+        facts = scope.get("facts", {})
+        if status < 400 and "characters" in facts:
+            labels = scope["route"].tags[0], facts.get("pair") or facts["model"]
+            self._answered.labels(*labels).inc()
+            self._characters.labels(*labels).inc(facts["characters"])
         if "overloaded" in scope:
             self._add_refusal()
         elif path not in QUIET or status >= 400:
@@ -82,7 +97,7 @@ class Metrics:
                 "route": path,
                 "status": status,
                 "seconds": round(seconds, 6),
-                **scope.get("facts", {}),
+                **facts,
             }
             requests.info("", extra={"values": values})
 
@@ -95,6 +110,9 @@ class Metrics:
             self._refused, self._logged = 0, now
 
 
+_Family = GaugeMetricFamily | CounterMetricFamily
+
+
 class _Models(Collector):
     """Counters of the engine."""
 
@@ -104,15 +122,20 @@ class _Models(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of every model."""
         registry = self._engine.registry
-        yield CounterMetricFamily(
-            "outrider_model_loads", "Models loaded since the start.", value=registry.loads
+        loaded = {name: float(name in registry.loaded) for name in registry.specs}
+        sizes = {name: spec.weights for name, spec in registry.specs.items()}
+        per_model: tuple[tuple[type[_Family], str, str, Mapping[str, float]], ...] = (
+            (GaugeMetricFamily, "loaded", "Whether it is loaded.", loaded),
+            (GaugeMetricFamily, "bytes", "Weights on disk.", sizes),
+            (CounterMetricFamily, "loads", "Loads since the start.", registry.loads),
+            (CounterMetricFamily, "unloads", "Unloads since the start.", registry.unloads),
+            (CounterMetricFamily, "load_seconds", "Time of the loads.", registry.load_seconds),
         )
-        up = GaugeMetricFamily("outrider_model_loaded", "Whether it is loaded.", labels=["model"])
-        size = GaugeMetricFamily("outrider_model_bytes", "Weights on disk.", labels=["model"])
-        for name, spec in registry.specs.items():
-            up.add_metric([name], name in registry.loaded)
-            size.add_metric([name], spec.weights)
-        yield from (up, size)
+        for kind, name, text, values in per_model:
+            family = kind(f"outrider_model_{name}", text, labels=["model"])
+            for model in registry.specs:
+                family.add_metric([model], values[model])
+            yield family
         gauges = {
             "outrider_queue_requests": "Admitted requests that are not finished.",
             "outrider_queue_tokens": "Tokens reserved by admitted requests.",
@@ -128,22 +151,21 @@ class _Models(Collector):
             "outrider_draft_tokens": "Tokens of those blocks.",
             "outrider_plain_rows": "Pieces decoded without drafting.",
         }
-        families: dict[str, Metric] = {
+        families: dict[str, _Family] = {
             name: GaugeMetricFamily(name, text, labels=["model"]) for name, text in gauges.items()
         }
         families |= {
             name: CounterMetricFamily(name, text, labels=["model"])
             for name, text in counters.items()
         }
-        for model, loaded in list(registry.loaded.items()):
-            thread, admission, stats = loaded.thread, loaded.admission, loaded.thread.stats
-            values = (
+        for model, one in list(registry.loaded.items()):
+            thread, admission, stats = one.thread, one.admission, one.thread.stats
+            counts = (
                 *(len(admission), admission.tokens, thread.running, admission.speed),
                 *(thread.rounds, thread.pieces, thread.tokens, thread.cancelled),
                 *(stats.rounds, stats.tokens, stats.plain_rows),
             )
-            for family, value in zip(families.values(), values, strict=True):
-                assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
+            for family, value in zip(families.values(), counts, strict=True):
                 family.add_metric([model], value)
         yield from families.values()
 

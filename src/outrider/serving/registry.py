@@ -7,7 +7,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from outrider.files import JsonFolder
 from outrider.files.hub import model_folder
 from outrider.formats.folder import CTC, DRAFTER, is_language_model, model_files
 from outrider.runtime import Generator, Translator, load
-from outrider.serving.limits import Admission, Limits
+from outrider.serving.limits import Admission, Limits, trim_malloc
 from outrider.serving.request import BrokenError, BusyError, LateError, UnknownError
 from outrider.serving.scheduler import EngineThread, Events
 from outrider.text.chat import Chat, load_chat
@@ -70,12 +70,13 @@ def read_spec(model: str) -> Spec:
     if generates and match is not None:
         raise ConfigError(model, "is a language model, which has no languages; leave them out")
     pair, language_names = (None, {}) if generates else _argos_languages(files)
-    languages, needs_source = ((), False) if generates or pair else _multilingual(files)
     if match is None:
         name = (Path(place).name or folder.resolve().name).removesuffix(".argosmodel")
     else:
         name = model.removesuffix(f"={place}")
-        pair, languages, needs_source = (match["source"], match["target"]), (), False
+        pair = match["source"], match["target"]
+    # Only the tokenizer states many languages; it takes up to a second to load.
+    languages, needs_source = ((), False) if generates or pair else _multilingual(files)
     own = model_files(folder)
     parts = [folder / part for part in (DRAFTER, CTC) if (folder / part).is_dir()]
     sides = [path for part in parts for path in model_files(part)]
@@ -112,6 +113,9 @@ def _multilingual(files: JsonFolder) -> tuple[tuple[str, ...], bool]:
 
 
 logger = logging.getLogger("outrider.serving")
+
+PATIENCE = 5.0
+"""Most seconds that a request waits for memory that other models use."""
 
 
 @dataclass
@@ -166,25 +170,50 @@ class ModelRegistry:
         self._limits, self._deliver, self._idle = limits, deliver, idle
         self._load_options = dict(load_options or {})
         self._loading: dict[str, asyncio.Task[Loaded]] = {}
-        self._load_lock = asyncio.Lock()
+        self._closing: set[asyncio.Task[None]] = set()
+        """Unloaded models, whose memory is not free yet."""
         self._users: Counter[str] = Counter()
-        self.loads = 0
-        """Number of loads since the start."""
+        self._changed = asyncio.Event()
+        """Set, and replaced, when a model was loaded or is no longer used."""
+        self.loads: Counter[str] = Counter()
+        """Number of loads since the start, by model."""
+        self.unloads: Counter[str] = Counter()
+        self.load_seconds = dict.fromkeys(self.specs, 0.0)
+        """Seconds of all loads, by model."""
 
     @asynccontextmanager
     async def hold(self, name: str, *, seconds: float | None = None) -> AsyncIterator[Loaded]:
         """Load a model if necessary, within a time limit, and keep it loaded in this context."""
-        self._users[name] += 1
+        async with self.hold_all([name], seconds=seconds) as (loaded,):
+            yield loaded
+
+    @asynccontextmanager
+    async def hold_all(
+        self, names: Sequence[str], *, seconds: float | None = None
+    ) -> AsyncIterator[list[Loaded]]:
+        """Load models if necessary and keep them loaded in this context.
+
+        A request holds all of its models or none, so requests never wait for each other's.
+        """
+        loading = await self._claim(names, seconds)
         try:
-            loaded = self.loaded.get(name) or await self._wait(name, seconds)
+            if loading:
+                await _wait(loading, seconds)
+            models = [self.loaded[name] for name in names]
             try:
-                yield loaded
+                yield models
             finally:
-                loaded.used = monotonic()
+                for loaded in models:
+                    loaded.used = monotonic()
         finally:
-            self._users[name] -= 1
-            if not self._users[name]:
-                del self._users[name]
+            self._users.subtract(names)
+            self._users += Counter()  # removes zeros
+            self._notify()
+
+    def fits(self, name: str) -> bool:
+        """Whether a model fits into the memory budget beside the loaded models."""
+        used = self._weights({*self.loaded, *self._loading, name})
+        return self.memory is None or used <= self.memory
 
     async def drop_idle(self) -> None:
         """Unload models that have been unused for `idle` seconds."""
@@ -193,45 +222,75 @@ class ModelRegistry:
         oldest = monotonic() - self._idle
         for loaded in self._unused():
             if loaded.used < oldest:
-                await self._drop(loaded)
+                self._drop(loaded)
 
     async def close(self) -> None:
         """Unload all models."""
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
         for loaded in list(self.loaded.values()):
-            await self._drop(loaded)
+            self._drop(loaded)
+        await asyncio.gather(*self._closing)
 
-    async def _wait(self, name: str, seconds: float | None) -> Loaded:
+    async def _claim(
+        self, names: Sequence[str], seconds: float | None
+    ) -> dict[str, asyncio.Task[Loaded]]:
+        """Count a user of each model when there is memory for all; return the running loads."""
+        for name in names:
+            if name not in self.specs:
+                known = ", ".join(self.specs)
+                raise UnknownError(f"no model is called {name[:100]!r}; there are: {known}")
+        if not self._make_room(names):
+            await self._wait_for_room(names, seconds)
+        self._users.update(names)
+        for name in names:
+            if name not in self.loaded and name not in self._loading:
+                task = asyncio.create_task(self._load(self.specs[name]))
+                task.add_done_callback(asyncio.Task.exception)  # if all requests are cancelled
+                self._loading[name] = task
+        return {name: self._loading[name] for name in names if name in self._loading}
+
+    async def _wait_for_room(self, names: Sequence[str], seconds: float | None) -> None:
         try:
-            async with asyncio.timeout(seconds):
-                return await self._get(name)
+            async with asyncio.timeout(PATIENCE if seconds is None else min(PATIENCE, seconds)):
+                while not self._make_room(names):
+                    await self._changed.wait()
         except TimeoutError as error:
-            message = f"{name} is still being loaded; try again"
-            raise LateError(message, retry_after=5) from error
+            message = f"no memory for {' and '.join(names)} beside the models in use"
+            raise BusyError(f"{message}; try again later", retry_after=5) from error
 
-    async def _get(self, name: str) -> Loaded:
-        if name not in self.specs:
-            known = ", ".join(self.specs)
-            raise UnknownError(f"no model is called {name[:100]!r}; there are: {known}")
-        if name not in self._loading:
-            self._loading[name] = asyncio.create_task(self._load(self.specs[name]))
-        # Cancelling one request must not cancel a load that others wait for.
-        return await asyncio.shield(self._loading[name])
+    def _make_room(self, names: Sequence[str]) -> bool:
+        """Unload the least recently used models until others fit; if none would, unload none."""
+        if self.memory is None or {*names} <= {*self.loaded, *self._loading}:
+            return True
+        needed = self._weights({*names, *self.loaded, *self._loading}) - self.memory
+        chosen = []
+        for loaded in sorted(self._unused(), key=lambda loaded: loaded.used):
+            if needed > 0 and loaded.spec.name not in names:
+                chosen.append(loaded)
+                needed -= loaded.spec.weights
+        if needed > 0:
+            return False
+        for loaded in chosen:
+            self._drop(loaded)
+        return True
 
     async def _load(self, spec: Spec) -> Loaded:
+        began = monotonic()
         try:
-            async with self._load_lock:
-                await self._make_room(spec)
-                try:
-                    loaded = await asyncio.to_thread(self._build, spec)
-                except OutriderError as error:
-                    logger.error("cannot load %s: %s", spec.name, error)
-                    raise BrokenError(f"{spec.name} cannot be loaded", retry_after=60) from error
+            if self.memory is not None:
+                await asyncio.gather(*self._closing)
+            loaded = await asyncio.to_thread(self._build, spec)
+        except OutriderError as error:
+            logger.error("cannot load %s: %s", spec.name, error)
+            raise BrokenError(f"{spec.name} cannot be loaded", retry_after=60) from error
+        else:
             self.loaded[spec.name] = loaded
-            self.loads += 1
+            self.loads[spec.name] += 1
+            self.load_seconds[spec.name] += monotonic() - began
             return loaded
         finally:
             del self._loading[spec.name]
+            self._notify()
 
     def _build(self, spec: Spec) -> Loaded:
         files = JsonFolder(spec.folder)
@@ -246,21 +305,39 @@ class ModelRegistry:
         chat = load_chat(files, model.tokenizer) if isinstance(model, Generator) else None
         return Loaded(spec, model, thread, Admission(self._limits), chat)
 
-    async def _make_room(self, spec: Spec) -> None:
-        """Unload the least recently used models until another fits."""
-        while self.memory is not None:
-            used = sum(loaded.spec.weights for loaded in self.loaded.values())
-            if used + spec.weights <= self.memory:
-                return
-            unused = self._unused()
-            if not unused:
-                message = f"no memory for {spec.name} beside the models in use"
-                raise BusyError(f"{message}; try again later", retry_after=5)
-            await self._drop(min(unused, key=lambda loaded: loaded.used))
+    def _weights(self, names: Iterable[str]) -> int:
+        return sum(self.specs[name].weights for name in names)
 
     def _unused(self) -> list[Loaded]:
         return [loaded for name, loaded in self.loaded.items() if not self._users[name]]
 
-    async def _drop(self, loaded: Loaded) -> None:
+    def _drop(self, loaded: Loaded) -> None:
+        """Unload a model; its memory is freed on a worker thread."""
         del self.loaded[loaded.spec.name]
-        await asyncio.to_thread(loaded.thread.close)
+        self.unloads[loaded.spec.name] += 1
+        self._notify()
+        task = asyncio.create_task(asyncio.to_thread(_release, [loaded]))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _notify(self) -> None:
+        """Wake the requests that wait for memory."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+async def _wait(loading: Mapping[str, asyncio.Task[Loaded]], seconds: float | None) -> None:
+    """Wait for loads; cancelling one request must not cancel a load that others wait for."""
+    try:
+        async with asyncio.timeout(seconds):
+            for task in loading.values():
+                await asyncio.shield(task)
+    except TimeoutError as error:
+        message = f"{' and '.join(loading)} is still being loaded; try again"
+        raise LateError(message, retry_after=5) from error
+
+
+def _release(models: list[Loaded]) -> None:
+    """Stop the thread of a model and return its memory to the system."""
+    models.pop().thread.close()
+    trim_malloc()

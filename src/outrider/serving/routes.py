@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from outrider.errors import ConfigError
-from outrider.serving.languages import AUTO, language_name, match_codes, normalise_code
+from outrider.languages import AUTO, language_name, match_codes, normalise_code
 from outrider.serving.registry import Spec
 from outrider.serving.request import UnknownError
 
@@ -172,6 +172,16 @@ class Routes:
                 f"{unknown[0]}, leave out source and target, or start the server with en-de=FOLDER"
             )
         return f"{available}; for {named}"
+
+
+def pair_of(route: Route) -> str:
+    """Return the languages of a route by normal codes, such as `de-pt`; `auto` is unknown."""
+    if not route:
+        return "unchanged"
+    first, last = route[0], route[-1]
+    source = first.spec.pair[0] if first.spec.pair else first.source or AUTO
+    target = last.spec.pair[1] if last.spec.pair else last.target or AUTO
+    return f"{normalise_code(source)}-{normalise_code(target)}"
 
 
 def _by_preference(codes: Iterable[str]) -> list[str]:

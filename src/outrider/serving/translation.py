@@ -12,19 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outrider.errors import ConfigError
+from outrider.languages import AUTO, language_name, normalise_code
 from outrider.options import decode_config
 from outrider.runtime import Result
 from outrider.serving.engine import Engine
 from outrider.serving.html import read_page
-from outrider.serving.languages import (
-    AUTO,
-    Detected,
-    detect_language,
-    language_name,
-    normalise_code,
-)
+from outrider.serving.languages import Detected, detect_language
 from outrider.serving.request import Priority, RequestHandle, TextRequest, TooLargeError
-from outrider.serving.routes import Language, Route, Routes
+from outrider.serving.routes import Language, Route, Routes, pair_of
 from outrider.text.sentences import join
 
 BEAMS = 4
@@ -80,7 +75,7 @@ class TranslationService:
             split: Whether to translate sentence by sentence; None for the model's default.
             priority: Share of decoding time.
             seconds: Time limit for all models together.
-            facts: Receives `model` and `characters` for the log before decoding.
+            facts: Receives `model`, `pair` and `characters` for the log before decoding.
         """
         began, limits = self.engine.now, self.engine.limits
         characters = sum(map(len, texts))
@@ -106,7 +101,8 @@ class TranslationService:
         )
         models = tuple(hop.spec.name for hop in route)
         if facts is not None:
-            facts |= {"model": "+".join(models), "characters": request.characters}
+            facts |= {"model": "+".join(models), "pair": pair_of(route)}
+            facts["characters"] = request.characters
         results = await self._run(route, request, options or {}, alternatives)
         ranks = range(alternatives + 1)
         ranked = [[several[min(rank, len(several) - 1)] for several in results] for rank in ranks]
@@ -177,6 +173,7 @@ class TranslationService:
 
     async def _run_both(self, first: TextRequest, second: TextRequest) -> list[list[str]]:
         async with (
+            self.engine.hold_all(first, second),
             self.engine.admit(first) as handle,
             self.engine.admit_after(replace(second, split=False), handle) as (following, add),
         ):

@@ -54,6 +54,36 @@ def test_a_language_is_detected_from_the_text(serve, translator, tmp_path, offli
         assert answer["translatedText"] == offline.translate(text)
 
 
+def test_detection_is_restricted_to_the_served_languages(serve, translator, tmp_path) -> None:
+    twin = tmp_path / "twin"
+    twin.symlink_to(translator)
+    url = serve(f"en-de={translator}", f"zh-en={twin}", load=False)
+    for text in ("Où est la gare ? Il est tard.", "我们去公园吧。", "Das ist ein Haus."):
+        found = httpx.post(f"{url}/detect", json={"q": text}, timeout=60).json()
+        assert {one["language"] for one in found} <= {"en", "de", "zh"}
+        assert all(0 <= one["confidence"] <= 100 for one in found)
+
+
+def test_a_text_in_the_target_language_is_returned_unchanged(serve, translator, tmp_path) -> None:
+    twin = tmp_path / "twin"
+    twin.symlink_to(translator)
+    url = serve(f"en-de={translator}", f"zh-de={twin}", load=False)
+    text = "Wo ist der Bahnhof? Es ist spät, und wir wollen nach Hause."
+    answer = httpx.post(f"{url}/translate", json={"q": text, "target": "de"}, timeout=60).json()
+    assert answer["translatedText"] == text
+    assert answer["detectedLanguage"]["language"] == "de"
+    for source in ("de", "DE", "deu_Latn"):
+        body = {"q": [text, ""], "source": source, "target": "de"}
+        assert httpx.post(f"{url}/translate", json=body).json() == {"translatedText": [text, ""]}
+
+
+@pytest.mark.parametrize("body", [{}, {"q": "a", "s": "b", "source": "en", "target": "de"}])
+def test_suggestions_are_refused(url, body) -> None:
+    answer = httpx.post(f"{url}/suggest", json=body)
+    assert answer.status_code == 403
+    assert answer.json() == {"error": "this server stores no texts and takes no suggestions"}
+
+
 def test_a_model_with_unknown_languages(serve, translator, offline) -> None:
     url = serve(translator)
     said = {"translatedText": offline.translate("two men")}

@@ -12,10 +12,10 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.responses import JSONResponse
 
+from outrider.languages import AUTO, language_name
 from outrider.serving.api.fields import Code
 from outrider.serving.api.texts import translate_texts
 from outrider.serving.keys import Keyring, admit
-from outrider.serving.languages import AUTO, language_name
 from outrider.serving.request import RefusalError, UnknownError
 from outrider.serving.translation import TranslationService
 

@@ -6,10 +6,11 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
+from outrider.languages import AUTO, language_name
 from outrider.serving.api.fields import Code
 from outrider.serving.api.texts import as_google, translate_texts
 from outrider.serving.keys import admit
-from outrider.serving.languages import AUTO, Detected, language_name
+from outrider.serving.languages import Detected
 from outrider.serving.request import RefusalError, UnknownError
 from outrider.serving.translation import TranslationService
 

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
+from outrider.languages import AUTO
 from outrider.serving.api.fields import Code
 from outrider.serving.api.texts import as_google, translate_texts
-from outrider.serving.languages import AUTO
 
 router = APIRouter(prefix="/imme", tags=["Immersive Translate"])
 

@@ -7,9 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from outrider.errors import ConfigError
+from outrider.languages import AUTO
 from outrider.serving.api.fields import Code
 from outrider.serving.api.texts import as_google, translate_texts
-from outrider.serving.languages import AUTO
 
 router = APIRouter(prefix="/kiss", tags=["KISS Translator"])
 

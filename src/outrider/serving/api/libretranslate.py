@@ -8,10 +8,11 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
+from outrider.languages import AUTO
 from outrider.serving.api.fields import Code, Options, PriorityName, Seconds, read_priority
 from outrider.serving.api.responses import while_connected
 from outrider.serving.keys import admit
-from outrider.serving.languages import AUTO, Detected
+from outrider.serving.languages import Detected
 from outrider.serving.request import ForbiddenError
 from outrider.serving.translation import Translation, TranslationService
 
