@@ -133,7 +133,7 @@ def test_nothing_secret_in_log_or_metrics(locked) -> None:
     assert 'outrider_tokens_total{model="en-de"}' in metrics
     labels = '{api="LibreTranslate",pair="en-de"}'
     assert f"outrider_answered_total{labels} 2.0" in metrics
-    assert f"outrider_characters_total{labels} {2.0 * len(secret)}" in metrics
+    assert f"outrider_characters_total{labels} {float(len(secret) + len(BODY['q']))}" in metrics
 
 
 def test_only_hashes_are_stored(ring) -> None:
