@@ -41,6 +41,11 @@ docs:
 serve-docs:
     mkdocs serve
 
+# Build into dist/ the wheels of a release for Linux on x86-64 and aarch64, and test them.
+wheels:
+    native/wheels.sh dist
+    native/tests/wheels.sh dist
+
 # Measure training and decoding on this machine, relative to other engines.
 bench:
     outrider lab bench train --quick --json bench-train.json

@@ -44,10 +44,11 @@ print("ready", flush=True)
 for line in sys.stdin:
     order = json.loads(line)
     lines, batch, texts = order["lines"], order["batch"], []
-    began = time.perf_counter()
+    clock = time.process_time if order["cpu"] else time.perf_counter
+    began = clock()
     for at in range(0, len(lines), batch):
         texts += translator.translate(lines[at:at + batch], **order["options"])
-    seconds = time.perf_counter() - began
+    seconds = clock() - began
     print(json.dumps({"seconds": seconds, "output": texts}), flush=True)
 """
 Round = Callable[[], tuple[float, Any]]
@@ -91,11 +92,13 @@ class Worker:
         assert self.process.stdout is not None
         self.process.stdout.readline()
 
-    def decode(self, lines: list[str], batch: int, options: dict[str, Any]) -> tuple[float, Any]:
+    def decode(
+        self, lines: list[str], batch: int, options: dict[str, Any], *, cpu: bool = False
+    ) -> tuple[float, Any]:
         """Translate lines in calls of `batch`; seconds and texts."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        order = {"lines": lines, "batch": batch, "options": options}
+        order = {"lines": lines, "batch": batch, "options": options, "cpu": cpu}
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         answer = json.loads(self.process.stdout.readline())
@@ -186,6 +189,9 @@ def main() -> None:
     parser.add_argument("--modes", default="ar")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument(
+        "--cpu", action="store_true", help="CPU seconds (decode), beside other work"
+    )
     parser.add_argument("--set", action="append", default=[], help="key=value for train")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -205,7 +211,10 @@ def main() -> None:
             for mode in given.modes.split(","):
                 for batch in map(int, given.batches.split(",")):
                     name, options = f"{mode}, batch {batch}", {"mode": mode}
-                    runs = [partial(worker.decode, lines, batch, options) for worker in workers]
+                    runs = [
+                        partial(worker.decode, lines, batch, options, cpu=given.cpu)
+                        for worker in workers
+                    ]
                     if given.what == "text":
                         old, new = (run()[1] for run in runs)
                         same = sum(map(str.__eq__, old, new))
@@ -225,7 +234,8 @@ def main() -> None:
     print(json.dumps(results, indent=1))
     if given.json is not None:
         name = "/".join(model.parts[-2:])
-        result = {"what": given.what, "model": name, "threads": given.threads, "results": results}
+        result = {"what": given.what, "model": name, "threads": given.threads, "cpu": given.cpu}
+        result["results"] = results
         write_result(given.json, result | {"machine": machine()})
 
 

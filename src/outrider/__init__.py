@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "load"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # GNU OpenMP, which PyTorch computes with, spins for milliseconds between two operations. Beside
 # other busy processes every operation then waits for a thread that is not running. It reads this

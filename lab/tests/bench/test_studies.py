@@ -13,8 +13,10 @@ import pytest
 import torch
 
 import outrider
+from outrider.catalog import Catalog, Pair
 from outrider.text.tokenizer import load_tokenizer
 from outrider.torch.models import Drafter, DrafterConfig, load_model
+from tests.helpers import bergamot_tiny
 from tests.helpers.drafted import TEXT, save_language_model, save_translator
 
 BENCHMARKS = Path(__file__).parents[3] / "lab/studies"
@@ -224,3 +226,15 @@ def test_busy_neighbour_trains_a_run_and_ends_its_loops(tmp_path: Path) -> None:
         assert loops[0].poll() is None
     assert loops[0].poll() is not None
     assert study.train(tmp_path / "data", study.WARM + 1, {"OMP_NUM_THREADS": "1"}) > 0
+
+
+def test_install_time_lists_a_folder_that_serve_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path / "cache"))
+    tiny, listed = tmp_path / "tiny", tmp_path / "listed"
+    bergamot_tiny.write_folder(tiny)
+    listed.mkdir()
+    script("install_time").write_list(listed, tiny, "en-pt")
+    folder = Catalog(str(listed), offline=True).find(Pair("en", "pt"))
+    assert outrider.load(folder, backend="native").translate("the cat sees the dog")
