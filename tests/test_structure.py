@@ -21,7 +21,7 @@ PRODUCT = ROOT / "src" / "outrider"
 HEAVY = re.compile(r"^\s*(?:import|from) (torch|transformers|accelerate|pyarrow)\b", re.M)
 FILES, CODE, LINES = 330, 36_750, 52_350
 MEDIAN, P90 = 7, 20
-DOCS_WORDS, README_WORDS = 33_550, 700
+DOCS_WORDS, README_WORDS = 33_750, 700
 MODULES, MODULE_LINES = 56, 9_600
 WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     "plain": (
