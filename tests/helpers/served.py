@@ -1,7 +1,8 @@
-"""Servers on loopback, in a thread of this process."""
+"""Engines, and servers on loopback, in this process."""
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +10,7 @@ import uvicorn
 
 from outrider.serving.app import build_app
 from outrider.serving.engine import Engine
+from outrider.serving.registry import Spec
 from outrider.serving.run import bind, configure
 
 
@@ -28,3 +30,19 @@ def serving(engine: Engine, **options: Any) -> Iterator[str]:
         server.should_exit = True
         thread.join(30)
         listening.close()
+
+
+def with_engine(
+    specs: Sequence[Spec], test: Callable[[Engine], Awaitable[Any]], **options: Any
+) -> Any:
+    """Run a coroutine with an engine that loads models on demand."""
+
+    async def run() -> Any:
+        engine = Engine(specs, **options)
+        await engine.start(load=False)
+        try:
+            return await test(engine)
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())

@@ -16,6 +16,8 @@ from outrider.serving.registry import read_spec
 from tests.helpers import drafted
 from tests.helpers.served import serving
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 @pytest.fixture(scope="session")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -40,6 +42,15 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def offline(translator: Path) -> Translator:
     """The same model, without a server."""
     loaded = outrider.load(translator)
+    assert isinstance(loaded, Translator)
+    return loaded
+
+
+@pytest.fixture(scope="session")
+def demo() -> Translator:
+    """`demo/en-de` with the native core."""
+    pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
+    loaded = outrider.load(ROOT / "demo" / "en-de", backend="native")
     assert isinstance(loaded, Translator)
     return loaded
 

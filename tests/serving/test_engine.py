@@ -23,21 +23,14 @@ from outrider.serving.request import (
     TooLargeError,
     UnknownError,
 )
+from tests.helpers.served import with_engine
 
 TEXT = "a small dog runs. two men play! where is the station?"
 LONG = " ".join([TEXT] * 10)
 
 
 def run(models: list[str], story: Callable[[Engine], Awaitable[Any]], **given: Any) -> Any:
-    async def play() -> Any:
-        engine = Engine([read_spec(model) for model in models], **given)
-        await engine.start(load=False)
-        try:
-            return await story(engine)
-        finally:
-            await engine.close()
-
-    return asyncio.run(play())
+    return with_engine([read_spec(model) for model in models], story, **given)
 
 
 def ask(text: str = TEXT, **given: Any) -> TextRequest:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import outrider
 from outrider.runtime import Translator
 from outrider.serving.engine import Engine
 from outrider.serving.keys import Keyring, add_key
@@ -26,14 +25,6 @@ SAID = "document.querySelector('#trouble:not([hidden]) p')?.textContent"
 SIZES = pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def demo() -> Translator:
-    pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
-    loaded = outrider.load(ROOT / "demo" / "en-de", backend="native")
-    assert isinstance(loaded, Translator)
-    return loaded
 
 
 def engine(*models: str, limits: Limits | None = None) -> Engine:

@@ -24,14 +24,6 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def demo() -> Translator:
-    pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
-    loaded = outrider.load(ROOT / "demo" / "en-de", backend="native")
-    assert isinstance(loaded, Translator)
-    return loaded
-
-
-@pytest.fixture(scope="module")
 def address(demo: Translator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The demo and a model without a drafter."""
     bare = drafted.save_translator(tmp_path_factory.mktemp("page") / "bare", drafter=False)

@@ -17,6 +17,7 @@ from outrider.serving.request import BusyError, TextRequest
 from outrider.serving.run import Service
 from outrider.serving.translation import TranslationService
 from tests.helpers import bergamot_tiny
+from tests.helpers.served import with_engine
 
 CODES = ("bg", "cs", "da", "de", "el", "es", "et", "fi", "fr", "hu")
 SHORT = {"max_new_tokens": 4}
@@ -35,19 +36,10 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def run(
     models: list[str], story: Callable[[Engine], Awaitable[Any]], *, fit: int | None = None
 ) -> Any:
-    """Play a story with an engine whose memory fits a number of models."""
-
-    async def play() -> Any:
-        specs = [read_spec(model) for model in models]
-        memory = None if fit is None else fit * max(spec.weights for spec in specs)
-        engine = Engine(specs, memory=memory)
-        await engine.start(load=False)
-        try:
-            return await story(engine)
-        finally:
-            await engine.close()
-
-    return asyncio.run(play())
+    """Run a coroutine with an engine whose memory fits a number of models."""
+    specs = [read_spec(model) for model in models]
+    memory = None if fit is None else fit * max(spec.weights for spec in specs)
+    return with_engine(specs, story, memory=memory)
 
 
 async def ask(engine: Engine, name: str) -> str:
