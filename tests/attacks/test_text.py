@@ -119,7 +119,7 @@ def test_paths_that_are_not_files(translator: Path, tmp_path: Path, option: str,
     }
     make[kind]()
     if kind == "fifo":
-        pytest.skip("whoever names a pipe waits for its other end")
+        pytest.skip("reading a pipe waits for its writer")
     arguments = ("--model", translator, "--max-new-tokens", "3", option, path)
     text = ("text",) if option == "--out" else ()
     attack("translate", *arguments, *text, folder=tmp_path)

@@ -57,5 +57,5 @@ def test_shards_whose_workers_die_are_repeated(simulation: ModuleType) -> None:
         simulation.Costs(**FREE), workers=20, unit_seconds=3600.0, deaths_per_hour=1.0
     )
     assert seen.runs > 1
-    assert seen.work + seen.lost <= 20 * seen.seconds, "nobody works twice at a time"
+    assert seen.work + seen.lost <= 20 * seen.seconds, "no two workers hold a piece at once"
     assert seen.work == pytest.approx(20 * simulation.UNITS * 3600.0)

@@ -199,6 +199,6 @@ def limit_malloc_threshold() -> bool:
 
 
 def trim_malloc() -> bool:
-    """Return freed memory to the system with glibc; 13 MB of a tokenizer's 22 MB stay otherwise."""
+    """Return freed memory to the system, which glibc does not do by itself."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     return trim is not None and bool(trim(0))

@@ -152,7 +152,7 @@ def test_skipped_tokens_have_no_attention(tmp_path) -> None:
     weights_HSS = part.weights_LHTS[0]
     assert weights_HSS.shape[1:] == (len(ids), len(ids))
     assert not weights_HSS[:, out_S].any(), "they look nowhere"
-    assert not weights_HSS[:, :, out_S].any(), "and nobody looks at them"
+    assert not weights_HSS[:, :, out_S].any(), "and they receive no attention"
     torch.testing.assert_close(
         weights_HSS[:, ~out_S].sum(-1), torch.ones(len(weights_HSS), int((~out_S).sum()))
     )

@@ -93,7 +93,7 @@ def test_two_models_are_trained_and_the_others_are_named(
     assert [point["step"] for point in run["curve"]] == [1, 2, 3]
     assert [point["length"] for point in run["scores"]["points"]] == [5, 9]
     assert all(0 <= point["value"] <= 1 for point in run["scores"]["points"])
-    assert pairs["settings"]["train"]["patience"] == 0, "nobody may stop early"
+    assert pairs["settings"]["train"]["patience"] == 0, "no run stops early"
     assert lines["settings"]["model"]["layers"] == 1
     # 3 lines of 5 symbols, =, 5 symbols and an end need 36 positions; 2 * 9 symbols fit.
     assert learned["summary"]["points"][1]["value"] is not None
