@@ -19,9 +19,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ROOT / "src" / "outrider"
 HEAVY = re.compile(r"^\s*(?:import|from) (torch|transformers|accelerate|pyarrow)\b", re.M)
-FILES, CODE, LINES = 330, 36_750, 52_350
+FILES, CODE, LINES = 370, 41_000, 58_500
 MEDIAN, P90 = 7, 20
-DOCS_WORDS, README_WORDS = 33_750, 700
+DOCS_WORDS, README_WORDS = 36_500, 700
 MODULES, MODULE_LINES = 56, 9_600
 WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     "plain": (
