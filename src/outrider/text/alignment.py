@@ -1,8 +1,6 @@
 """Alignments: which part of a source text became which part of its translation."""
 
-import unicodedata
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import NamedTuple
 
 Range = tuple[int, int]
@@ -17,7 +15,7 @@ class Link(NamedTuple):
 
 
 Alignment = tuple[Link, ...]
-"""One link for each target token that is aligned with a source token, in the order of the target."""
+"""One link for each aligned target token, in the order of the target."""
 
 
 def compose(first: Alignment, second: Alignment) -> Alignment:
