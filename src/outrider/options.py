@@ -166,6 +166,8 @@ class DecodeConfig:
     scores: bool = option(False, http=False)
     """Report the log-probability of greedy and sampled output, which takes a softmax per step; beam
     search always reports it."""
+    alignment: bool = option(False, http=False)
+    """Align the tokens of translations with those of the source, which takes another pass."""
     suppress: tuple[int, ...] = option((), http=False)
     """Token ids that are never produced."""
     force_eos: bool = option(False, http=False)

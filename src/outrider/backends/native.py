@@ -203,6 +203,7 @@ class NativeBackend:
 
     epsilon = 0.0
     compact_threshold = 0.0
+    alignment_heads: tuple[tuple[int, int], ...] = ()
 
     def __init__(
         self,
@@ -332,12 +333,14 @@ class NativeBackend:
         return _call(self.core.greedy, state.core, newest, steps, [*ends], forbidden)
 
     def cross_attention(
-        self, source: Sequence[int], tokens: Sequence[int]
-    ) -> npt.NDArray[np.float32]:
-        """Return the cross-attention weights [L, H, T, S] of the given target tokens."""
-        state = self.encode([source], capacity=len(tokens))
-        weights_TLHS = _call(self.core.cross_attention, state.core, [tokens])
-        return weights_TLHS.transpose(1, 2, 0, 3)
+        self, source: Sequence[Sequence[int]], tokens: Sequence[Sequence[int]]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Return the weights [L, H, T, S] of each row of target tokens on its source."""
+        state = _call(self.core.encode, source, [len(row) for row in tokens], False, False, [])
+        weights_NLHS = _call(self.core.cross_attention, state, tokens)
+        ends = np.cumsum([len(row) for row in tokens])[:-1]
+        rows = zip(np.split(weights_NLHS, ends), source, strict=True)
+        return [row_TLHS[..., : len(ids)].transpose(1, 2, 0, 3) for row_TLHS, ids in rows]
 
 
 class NativeDrafts:

@@ -77,6 +77,8 @@ class Hypothesis:
     """Log-probability; divided by the length penalty in beam search. None if not requested."""
     rounds: tuple[Round, ...] = field(default=(), compare=False, repr=False)
     """Rounds of tandem decoding."""
+    alignment: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
+    """For each token the place of its source token in `Request.source`; None if not requested."""
 
 
 def up_to_end(tokens: Sequence[int], ends: Collection[int]) -> int:

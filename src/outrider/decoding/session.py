@@ -282,6 +282,11 @@ class Session:
                 del self._running[row.id]
                 plain = not (row.rounds or any(drawn.rounds for drawn in row.drawn))
                 self.stats.plain_rows += plain and row.config.mode != "parallel"
+            aligned = [row for row in finished if row.config.alignment and row.request.source]
+            if aligned:
+                from outrider.decoding.alignment import align
+
+                align(self.backend, aligned)
             self._gathering = [row for row in self._gathering if not row.done]
             self._batches = {key: batch for key, batch in self._batches.items() if batch.rows}
         return finished

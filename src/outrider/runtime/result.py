@@ -11,6 +11,7 @@ from outrider.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from outrider.decoding.controller import Controller
+    from outrider.text.alignment import Alignment
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Result:
     """The tokens of the text, without end tokens."""
     rounds: tuple[Round, ...] = field(default=(), repr=False, compare=False)
     """Rounds of tandem decoding; empty in other modes."""
+    alignment: "Alignment | None" = field(default=None, repr=False, compare=False)
+    """With `alignment=True`, which source characters became which of `text`."""
 
 
 def format_results(results: Sequence[Result], line: int, *, n_best: int) -> str:

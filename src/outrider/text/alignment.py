@@ -1,7 +1,11 @@
 """Alignments: which part of a source text became which part of its translation."""
 
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+from unicodedata import combining
+
+from outrider.text.normalise import normalise
 
 Range = tuple[int, int]
 """First character, and the one after the last."""
@@ -16,6 +20,58 @@ class Link(NamedTuple):
 
 Alignment = tuple[Link, ...]
 """One link for each aligned target token, in the order of the target."""
+
+
+def trim(text: str, start: int, end: int) -> Range:
+    """Return a range without the white space at its ends."""
+    part = text[start:end]
+    return start + len(part) - len(part.lstrip()), start + len(part.rstrip())
+
+
+def original_offsets(text: str, normal: str) -> list[int]:
+    """Return the place in `text` of each character of its normalised form, and of its end."""
+    if (start := text.find(normal)) >= 0:
+        return [*range(start, start + len(normal) + 1)]
+    offsets: list[int] = []
+    at = 0
+    while at < len(text) and len(offsets) < len(normal):
+        end = at + 1
+        if text[at].isspace():
+            count = int(normal[len(offsets)] == " ")  # collapsed
+        else:
+            while end < len(text) and (combining(text[end]) or _composes(text[at], text[end])):
+                end += 1
+            count = len(normalise(text[at:end]))
+        offsets += [at] * min(count, len(normal) - len(offsets))
+        at = end
+    return offsets + [at] * (len(normal) + 1 - len(offsets))
+
+
+def _composes(first: str, character: str) -> bool:
+    """Whether a character belongs to the Hangul syllable that `first` begins."""
+    hangul = "\u1100" <= first <= "\u115f" or "\uac00" <= first <= "\ud7a3"
+    return hangul and "\u1160" <= character <= "\u11ff"
+
+
+def token_ranges(
+    decode_batch: Callable[[Sequence[Sequence[int]]], list[str]], tokens: Sequence[int]
+) -> tuple[str, list[Range]]:
+    """Return the text of target tokens, and the characters that each token adds."""
+    *prefixes, text = decode_batch([tokens[:end] for end in range(1, len(tokens) + 1)])
+    ends = [_common(prefix, text) for prefix in prefixes] + [len(text)]
+    ranges, start = [], 0
+    for end in ends:
+        ranges.append(trim(text, min(start, end), end))
+        start = max(start, end)
+    return text, ranges
+
+
+def _common(prefix: str, text: str) -> int:
+    """Count the characters at which two texts begin alike."""
+    if text.startswith(prefix):
+        return len(prefix)
+    pairs = zip(prefix, text, strict=False)
+    return next(place for place, (one, other) in enumerate([*pairs, ("", " ")]) if one != other)
 
 
 def compose(first: Alignment, second: Alignment) -> Alignment:

@@ -154,10 +154,17 @@ def join(parts: Sequence[str], gaps: Sequence[str]) -> str:
     Gaps are adapted to the target's script: a space between sentences of scripts that use one, none
     between Chinese or Japanese sentences.
     """
-    text = ""
+    return join_at(parts, gaps)[0]
+
+
+def join_at(parts: Sequence[str], gaps: Sequence[str]) -> tuple[str, list[int]]:
+    """Like `join`, with the offset of each part."""
+    text, starts = "", []
     for part, gap in zip(parts, ["", *gaps], strict=False):
-        text += _fitting_gap(text, gap, part) + part
-    return text
+        text += _fitting_gap(text, gap, part)
+        starts.append(len(text))
+        text += part
+    return text, starts
 
 
 def _ends(line: str) -> Iterator[int]:
@@ -295,6 +302,8 @@ class Segments(NamedTuple):
 
     pieces: list[Piece]
     gaps: list[str]
+    starts: list[int]
+    """Offset of each piece in the text."""
 
 
 def segment(
@@ -329,8 +338,9 @@ def segment(
 
 def _without_blanks(pieces: list[Piece], longest: int) -> Segments:
     """Move white space between pieces, and blank pieces, into the gaps."""
-    segments, gap = Segments([], []), ""
+    segments, gap, end = Segments([], [], []), "", 0
     for text, ids in pieces:
+        start, end = end, end + len(text)
         if not ids:
             gap += "".join(c for c in text if c.isspace())
             continue
@@ -339,5 +349,6 @@ def _without_blanks(pieces: list[Piece], longest: int) -> Segments:
             segments.gaps.append(gap + text[:lead])
         # A single character may have more tokens than fit; the rest is dropped.
         segments.pieces.append(Piece(text, ids[:longest]))
+        segments.starts.append(start)
         gap = text[trail:]
     return segments

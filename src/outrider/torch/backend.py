@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from outrider.torch.models.ctc import Ctc
 from outrider.torch.models.folder import build_ctc, build_drafter, build_model
 from outrider.torch.models.state import DecoderState
 from outrider.torch.nn.cache import SLACK
+from outrider.torch.nn.layer.heads import CrossAttention
 
 AnswerT = TypeVar("AnswerT")
 
@@ -28,6 +30,7 @@ class TorchBackend:
     """Implements `decoding.protocol.Backend` with a PyTorch model."""
 
     compact_threshold = 0.25
+    alignment_heads: tuple[tuple[int, int], ...] = ()
 
     def __init__(
         self,
@@ -116,6 +119,29 @@ class TorchBackend:
         if parallel:
             state.memory_BSD, state.keep_BS = memory_BSD, keep_BS
         return state
+
+    @torch.inference_mode()
+    def cross_attention(
+        self, source: Sequence[Sequence[int]], tokens: Sequence[Sequence[int]]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Return the weights [L, H, T, S] of each row of target tokens on its source."""
+        assert isinstance(self.model, Seq2Seq), "a language model has no source"
+        memory_BSD, keep_BS = self._encode(self.model, source)
+        found: list[Tensor] = []
+
+        def record(module: CrossAttention, inputs: tuple[Any, ...]) -> None:
+            found.append(module.weights(*inputs).float().cpu())
+
+        parts = [part for part in self.model.modules() if isinstance(part, CrossAttention)]
+        hooks = [part.register_forward_pre_hook(record) for part in parts]
+        try:
+            self.model.decode(self.padded(tokens), memory_BSD, keep_BS)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        weights_BLHTS = torch.stack(found, dim=1).numpy()
+        rows = zip(weights_BLHTS, source, tokens, strict=True)
+        return [row[:, :, : len(fed), : len(ids)] for row, ids, fed in rows]
 
     def _encode(
         self, model: Seq2Seq, source: Sequence[Sequence[int]]

@@ -306,7 +306,7 @@ def _looks(
         if not piece.written or too_large or perf_counter() > until:
             weights.append(None)
             continue
-        weights_LHTS = backend.cross_attention(source, fed)
+        (weights_LHTS,) = backend.cross_attention([source], [fed])
         mean_TS = weights_LHTS[-LAYERS:, :, len(opening) - 1 :].mean((0, 1))
         weights.append(np.round(mean_TS.astype(np.float64), 3).tolist())
     return weights

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unicodedata import category, east_asian_width
 
 import sentencepiece
@@ -19,6 +19,9 @@ import sentencepiece
 from outrider.errors import ModelError
 from outrider.files import JsonFolder, read_json, read_limited, write_bytes
 from outrider.text.tokenizer.subword import BYTE, drop_half_bytes
+
+if TYPE_CHECKING:
+    from outrider.text.alignment import Range
 
 FILES = ("source.spm", "target.spm", "vocab.json")
 LARGEST_MODEL = 64 << 20
@@ -76,6 +79,20 @@ class MarianTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several sources."""
         return [self.encode(text) for text in texts]
+
+    def source_ranges(self, text: str) -> list["Range"]:
+        """Return the characters of each token of a source."""
+        code, rest = _language_code(text)
+        start = len(text) - len(rest)
+        ranges: list[Range] = [(0, start)] if code else []
+        for part in self._parts(rest):
+            if part in self._added:
+                ranges.append((start, start + len(part)))
+            else:
+                offsets = self._source.encode(part, out_type="offset_mapping")["offsets"]
+                ranges += [(start + first, start + last) for first, last in offsets]
+            start += len(part)
+        return ranges
 
     def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several targets."""
@@ -173,14 +190,23 @@ class MarianTokenizer:
         """Segment texts; added tokens take precedence, the longest first."""
         if not self._added:
             return model.encode(list(texts), out_type=str)
-        longest_first = sorted(self._added, key=len, reverse=True)
-        added = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
         rows: list[list[str]] = []
         for text in texts:
-            parts = [part for part in added.split(text) if part]
+            parts = self._parts(text)
             cut = [[p] if p in self._added else model.encode(p, out_type=str) for p in parts]
             rows.append([*chain.from_iterable(cut)])
         return rows
+
+    def _parts(self, text: str) -> list[str]:
+        """Divide a text into added tokens and the texts between them."""
+        if not self._added:
+            return [text]
+        return [part for part in self._added_pattern.split(text) if part]
+
+    @cached_property
+    def _added_pattern(self) -> re.Pattern[str]:
+        longest_first = sorted(self._added, key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
     def _join(self, pieces: list[str]) -> str:
         if any(map(BYTE.fullmatch, pieces)):

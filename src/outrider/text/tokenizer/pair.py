@@ -7,7 +7,7 @@ separator of its training texts.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outrider.errors import ConfigError, ModelError
 from outrider.text.tokenizer.subword import (
@@ -17,6 +17,9 @@ from outrider.text.tokenizer.subword import (
     largest_id,
     read_pipeline,
 )
+
+if TYPE_CHECKING:
+    from outrider.text.alignment import Range
 
 SOURCE_FILE = "source_tokenizer.json"
 """The source tokenizer's file, in prepared folders and model folders."""
@@ -50,6 +53,12 @@ class SourceTokenizer:
         rows = [row.ids[: len(row.ids) - self._behind] for row in encoded]
         return [[] if ids == self._before else ids for ids in rows]
 
+    def ranges(self, text: str) -> list["Range"]:
+        """Return the characters of each token without the end token."""
+        with guarded(f"{SOURCE_FILE}: cannot read this text"):
+            offsets = self.pipeline.encode(text).offsets
+        return list(offsets[: len(offsets) - self._behind])
+
     def save(self, file: Path) -> None:
         """Write the tokenizer's file."""
         file.write_text(self.pipeline.to_str(), encoding="utf-8")
@@ -77,6 +86,10 @@ class PairTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several sources."""
         return self.source.encode_batch(texts)
+
+    def source_ranges(self, text: str) -> list["Range"]:
+        """Return the characters of each token of a source."""
+        return self.source.ranges(text)
 
     def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several targets."""

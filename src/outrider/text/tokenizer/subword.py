@@ -19,12 +19,15 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import tokenizers
 
 from outrider.errors import ModelError
 from outrider.files import read_limited
+
+if TYPE_CHECKING:
+    from outrider.text.alignment import Range
 
 BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 """A token of one byte, of SentencePiece and of `ByteFallback`."""
@@ -96,6 +99,10 @@ class Tokenizer(Protocol):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several sources, in parallel."""
+        ...
+
+    def source_ranges(self, text: str) -> list["Range"]:
+        """Return the characters of each token of a source; a range may be empty."""
         ...
 
     def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -249,6 +256,11 @@ class SubwordTokenizer:
         with guarded(CANNOT_ENCODE):
             rows = self.pipeline.encode_batch_fast(list(texts), add_special_tokens=False)
             return [row.ids for row in rows]
+
+    def source_ranges(self, text: str) -> list["Range"]:
+        """Return the characters of each token."""
+        with guarded(CANNOT_ENCODE):
+            return list(self.pipeline.encode(text, add_special_tokens=False).offsets)
 
     def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several targets; both sides share the vocabulary."""

@@ -25,7 +25,7 @@ from outrider.runtime import Generator, Translator
 from outrider.runtime.result import Result
 from outrider.text.tokenizer import Tokenizer
 from outrider.torch.backend import TorchBackend
-from outrider.torch.inspect.attention_trace import cross_weights, self_weights
+from outrider.torch.inspect.attention_trace import self_weights
 from outrider.torch.models import LanguageModel, MaskedLm, Seq2Seq
 from outrider.torch.nn.family.skip import SkippingStack
 from outrider.torch.nn.layer.heads import SelfAttention
@@ -233,7 +233,7 @@ def _record_weights(stack: Stack) -> Iterator[_Recorder]:
         recorder.own.append(self_weights(module, *inputs[:2], keep_BT=options.get("keep_BT")))
 
     def record_cross(module: Any, inputs: tuple[Any, ...]) -> None:
-        recorder.cross.append(cross_weights(module, *inputs))
+        recorder.cross.append(module.weights(*inputs))
 
     hooks = []
     for block in stack.blocks:

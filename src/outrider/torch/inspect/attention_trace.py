@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outrider.torch.nn.attention import AttentionBase
-from outrider.torch.nn.layer.heads import CrossAttention, Source
 
 MARK = 1e-4
 TOLERANCE = 1e-6
@@ -163,12 +162,3 @@ def self_weights(
         v_BGTK[..., : part.shape[1]] = part.expand(batch, groups, -1, -1)
         columns.append(attention.reference(q_BHTK, k_BGTK, v_BGTK, keep_BT=keep_BT))
     return torch.cat(columns, dim=-1)[..., :length]
-
-
-@torch.no_grad()
-def cross_weights(cross: CrossAttention, x_BTD: Tensor, source: Source) -> Tensor:
-    """Return the weights of every target token and head over the source, [B, H, T, S]."""
-    q_BHTK = cross.q(x_BTD).unflatten(-1, (cross.heads, cross.head_width)).transpose(1, 2)
-    k_BHSK = source.k_BHSK
-    unit_SS = torch.eye(k_BHSK.shape[2], dtype=k_BHSK.dtype, device=k_BHSK.device)
-    return cross.attend(q_BHTK, source._replace(v_BHSK=unit_SS.expand(*k_BHSK.shape[:2], -1, -1)))

@@ -243,6 +243,18 @@ class CrossAttention(nn.Module):
             out_BTD = out_BTD * self.gate(x_BTD).sigmoid()
         return self.out(out_BTD)
 
+    @torch.no_grad()
+    def weights(self, x_BTD: Tensor, source: Source) -> Tensor:
+        """Return the weights of every target token and head over the source, [B, H, T, S].
+
+        Attention is linear in its values, so unit vectors as values give the weights.
+        """
+        q_BHTK = self.q(x_BTD).unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)
+        k_BHSK = source.k_BHSK
+        unit_SS = torch.eye(k_BHSK.shape[2], dtype=k_BHSK.dtype, device=k_BHSK.device)
+        values = unit_SS.expand(*k_BHSK.shape[:2], -1, -1)
+        return self.attend(q_BHTK, source._replace(v_BHSK=values))
+
     def attend(self, q_BHTK: Tensor, source: Source) -> Tensor:
         """Return the outputs of all heads."""
         keep = None if source.keep_BS is None else source.keep_BS[:, None, None, :]
