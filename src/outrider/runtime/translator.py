@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
 from outrider.decoding.statistics import Statistics
@@ -14,9 +14,6 @@ from outrider.text.normalise import as_texts, normalise
 from outrider.text.prompt_template import PromptTemplate
 from outrider.text.sentences import Segments, join_at, segment
 from outrider.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from outrider.text.alignment import Alignment
 
 FIRST_WINDOW, LAST_WINDOW = 32, 2048
 """Lines that a stream reads ahead: few at first to start output early, more later for speed."""
@@ -271,6 +268,13 @@ class Translator(LoadedModel):
             written = [self.turned(h.tokens) for h in chosen]
             parts = [self.tokenizer.decode(tokens).strip() for tokens in written]
             joined, starts = join_at(parts, text.gaps)
+            alignment = None
+            if chosen[0].alignment is not None:
+                from outrider.text.alignment import text_links
+
+                places = [self.turned(h.alignment or ()) for h in chosen]
+                before = len(self.frame.before)
+                alignment = text_links(self.tokenizer, text, written, places, starts, before=before)
             scores = [h.score for h in chosen if h.score is not None]
             cut = any(h.finish == "length" for h in chosen)
             results.append(
@@ -280,38 +284,10 @@ class Translator(LoadedModel):
                     "length" if cut else "eos",
                     tuple(token for tokens in written for token in tokens),
                     tuple(round_ for h in chosen for round_ in h.rounds),
-                    self._alignment(text, chosen, starts),
+                    alignment,
                 )
             )
         return results
-
-    def _alignment(
-        self, text: Segments, chosen: Sequence[Hypothesis], starts: Sequence[int]
-    ) -> "Alignment | None":
-        """Return the links of the segments of a text; None unless they were requested."""
-        if not any(h.alignment for h in chosen):
-            return None
-        from outrider.text.alignment import Link, original_offsets, token_ranges, trim
-
-        links: list[Link] = []
-        before = len(self.frame.before)
-        for h, piece, at, start in zip(chosen, text.pieces, text.starts, starts, strict=False):
-            if not h.alignment:
-                continue
-            normal = normalise(piece.text)
-            offsets = original_offsets(piece.text, normal)
-            sources = self.tokenizer.source_ranges(normal)[: len(piece.ids)]
-            decoded, targets = token_ranges(self.tokenizer.decode_batch, self.turned(h.tokens))
-            lead = start - (len(decoded) - len(decoded.lstrip()))
-            for place, (first, last) in zip(self.turned(h.alignment), targets, strict=True):
-                number = place - before
-                if not (0 <= number < len(sources) and first < last):
-                    continue
-                left, right = (offsets[end] for end in sources[number])
-                left, right = trim(piece.text, left, right)
-                if left < right:
-                    links.append(Link((at + left, at + right), (lead + first, lead + last)))
-        return tuple(links)
 
 
 def _read_ahead(lines: Iterator[str], size: int, ready: Callable[[], bool] | None) -> list[str]:

@@ -2,10 +2,14 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from unicodedata import combining
 
 from outrider.text.normalise import normalise
+
+if TYPE_CHECKING:
+    from outrider.text.sentences import Segments
+    from outrider.text.tokenizer import Tokenizer
 
 Range = tuple[int, int]
 """First character, and the one after the last."""
@@ -72,6 +76,45 @@ def _common(prefix: str, text: str) -> int:
         return len(prefix)
     pairs = zip(prefix, text, strict=False)
     return next(place for place, (one, other) in enumerate([*pairs, ("", " ")]) if one != other)
+
+
+def text_links(
+    tokenizer: "Tokenizer",
+    text: "Segments",
+    written: Sequence[Sequence[int]],
+    places: Sequence[Sequence[int]],
+    starts: Sequence[int],
+    *,
+    before: int,
+) -> Alignment:
+    """Return the links of a text that was translated in segments.
+
+    Args:
+        tokenizer: The model's.
+        text: The segments of the source.
+        written: Target tokens of each segment.
+        places: For each of them the place of its source token; `before` is the first of the text.
+        starts: Offset of each segment in the translation.
+        before: Tokens before those of a text.
+    """
+    links: list[Link] = []
+    for piece, at, tokens, row, start in zip(
+        text.pieces, text.starts, written, places, starts, strict=False
+    ):
+        if not row:
+            continue
+        normal = normalise(piece.text)
+        offsets = original_offsets(piece.text, normal)
+        sources = tokenizer.source_ranges(normal)[: len(piece.ids)]
+        decoded, targets = token_ranges(tokenizer.decode_batch, tokens)
+        lead = start - (len(decoded) - len(decoded.lstrip()))
+        for place, (first, last) in zip(row, targets, strict=True):
+            if first < last and 0 <= place - before < len(sources):
+                source = trim(piece.text, *(offsets[end] for end in sources[place - before]))
+                if source[0] < source[1]:
+                    left, right = source
+                    links.append(Link((at + left, at + right), (lead + first, lead + last)))
+    return tuple(links)
 
 
 def compose(first: Alignment, second: Alignment) -> Alignment:
