@@ -73,6 +73,18 @@ def test_alternatives_have_their_own_alignments(model: Translator) -> None:
         assert result.alignment[-1].target[1] <= len(result.text)
 
 
+def test_the_heads_that_are_found_align_the_words(model: Translator) -> None:
+    found = aligning.find_heads(model.backend)
+    assert found == aligning.find_heads(model.backend)
+    other = aligning.AlignmentHeads(((0, 0),), later=False)
+    model.backend.alignment_heads = other  # type: ignore[attr-defined]
+    try:
+        assert pairs(model, TEXTS[0]).get("Bahnhof") != "station"
+    finally:
+        model.backend.alignment_heads = found  # type: ignore[attr-defined]
+    assert pairs(model, TEXTS[0])["Bahnhof"] == "station"
+
+
 def test_nothing_is_aligned_unless_requested(
     model: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

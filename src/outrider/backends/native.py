@@ -37,6 +37,7 @@ from outrider.formats.folder import Parts
 from outrider.formats.spec import special_tokens
 
 if TYPE_CHECKING:
+    from outrider.decoding.alignment import AlignmentHeads
     from outrider.formats.readers.bergamot import Shortlist
 
 _fault: ImportError | None = None
@@ -203,7 +204,7 @@ class NativeBackend:
 
     epsilon = 0.0
     compact_threshold = 0.0
-    alignment_heads: tuple[tuple[int, int], ...] = ()
+    alignment_heads: "AlignmentHeads | None" = None
 
     def __init__(
         self,
@@ -252,7 +253,7 @@ class NativeBackend:
             message = str(error).removeprefix("backend native: ")
             raise ConfigError("backend native", message) from error
         self.config, self.dtype, self.shortlist = config, dtype, shortlist
-        self.vocab_size: int = config.vocab_size
+        self.vocab_size = self.source_vocab_size = config.vocab_size
         self.start, self.ends, self.pad = special_tokens(config, ends)
         self.eos = self.ends[0]
         self.max_length: int | None = config.max_positions if config.position == "learned" else None

@@ -1,24 +1,48 @@
 """Alignment of finished texts with their sources, from cross-attention.
 
-A pass over the finished text gives the attention weights. With guided alignment (Marian's students
-and OPUS-MT), a head of the last layer is trained to attend to the source token that the next target
-token translates. Other models have heads that do so untrained.
+A pass over the finished text gives the weights of every layer, head and step. Target token t is
+aligned with the source token that some heads attend to most, in step t or in step t + 1, when the
+token is the input. `find_heads` finds these heads by translations of random tokens, so no model
+needs aligned data; `lab/studies/alignment_error.py` measures the result.
 """
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from outrider.decoding.protocol import Backend
-from outrider.decoding.request import Row
+from outrider.decoding.request import Request, Row
+from outrider.options import DecodeConfig
+
+Weights = npt.NDArray[np.float32]
 
 BATCH_WEIGHTS = 1 << 22
 """Most attention weights of one pass; a row may have more."""
 MOST_WEIGHTS = 1 << 26
 """Most attention weights of a row; longer rows are not aligned."""
+PROBES, PROBE_TOKENS = 24, 6
+"""Texts that heads are found with, and tokens of each."""
+NEARLY = 0.9
+
+
+class AlignmentHeads(NamedTuple):
+    """Heads whose mean weights align."""
+
+    heads: tuple[tuple[int, int], ...]
+    """Layer and head, from 0."""
+    later: bool
+    """Whether they align in the step after the one that generates a token."""
+
+    def weights(self, weights_LHTS: Weights) -> Weights:
+        """Return the weights [T, S] of each token, from those of the steps and of one more."""
+        steps = slice(1, None) if self.later else slice(None, -1)
+        layers, heads = zip(*self.heads, strict=True)
+        mean_TS: Weights = weights_LHTS[list(layers), list(heads)].mean(0)[steps]
+        return mean_TS
 
 
 @runtime_checkable
@@ -27,13 +51,13 @@ class AttendingBackend(Protocol):
 
     config: Any
     """The `ModelSpec`."""
-    alignment_heads: tuple[tuple[int, int], ...]
-    """Decoder layer and head, from 0, of the heads whose mean weights align; empty for the first
-    head of the last layer."""
+    source_vocab_size: int
+    alignment_heads: AlignmentHeads | None
+    """None until they are needed."""
 
     def cross_attention(
         self, source: Sequence[Sequence[int]], tokens: Sequence[Sequence[int]]
-    ) -> list[npt.NDArray[np.float32]]:
+    ) -> list[Weights]:
         """Return the weights [L, H, T, S] of each row of target tokens on its source."""
         ...
 
@@ -64,17 +88,52 @@ def align(backend: Backend, rows: Sequence[Row]) -> None:
 
 def _align(backend: Backend, batch: Sequence[tuple[Row, int]]) -> None:
     assert isinstance(backend, AttendingBackend)
-    heads = backend.alignment_heads or ((backend.config.decoder_depth - 1, 0),)
-    sources, fed, openings = [], [], []
-    for row, rank in batch:
-        opening, tokens = row.request.opening(backend), row.best[rank].tokens
-        sources.append(row.request.source)
-        fed.append([*opening, *tokens[:-1]])
-        openings.append(len(opening) - 1)
-    weights = backend.cross_attention(sources, fed)
-    for (row, rank), first, weights_LHTS in zip(batch, openings, weights, strict=True):
-        picked = [weights_LHTS[layer, head, first:] for layer, head in heads]
-        mean_TS = np.mean(picked, axis=0)
-        aligned = tuple(mean_TS.argmax(axis=1).tolist())
+    if backend.alignment_heads is None:
+        backend.alignment_heads = find_heads(backend)
+    weights = _attend(backend, [(row.request, row.best[rank].tokens) for row, rank in batch])
+    for (row, rank), weights_LHTS in zip(batch, weights, strict=True):
+        weights_TS = backend.alignment_heads.weights(weights_LHTS)
+        weights_TS[:, [token in backend.ends for token in row.request.source]] = -1.0
         row.best = [*row.best]
+        aligned = tuple(weights_TS.argmax(axis=1).tolist())
         row.best[rank] = replace(row.best[rank], alignment=aligned)
+
+
+def _attend(backend: Any, texts: Sequence[tuple[Request, Sequence[int]]]) -> list[Weights]:
+    """Return the weights [L, H, T + 1, S] of the tokens of each text."""
+    openings = [request.opening(backend) for request, _ in texts]
+    fed = [[*opening, *tokens] for opening, (_, tokens) in zip(openings, texts, strict=True)]
+    weights: list[Weights] = backend.cross_attention([request.source for request, _ in texts], fed)
+    return [w[:, :, len(opening) - 1 :] for opening, w in zip(openings, weights, strict=True)]
+
+
+def find_heads(backend: Any) -> AlignmentHeads:
+    """Return the heads that attend to most source tokens, and to these with most weight.
+
+    score(head, step) = mean over texts of  |{argmax_j a[t, j]}| / min(T, S) * mean_j max_t a[t, j]
+
+    The texts are translations of random tokens. The best head chooses the step; heads with nearly
+    its score in this step are added.
+    """
+    from outrider.decoding.session import decode
+
+    choose = random.Random(0).randrange
+    rows = [[choose(backend.source_vocab_size) for _ in range(PROBE_TOKENS)] for _ in range(PROBES)]
+    requests = [Request([*row, backend.eos]) for row in rows]
+    config = DecodeConfig().changed(suppress=(backend.pad,), max_new_tokens=3 * PROBE_TOKENS)
+    found = zip(requests, decode(backend, requests, config), strict=True)
+    texts = [(request, best.tokens) for request, (best, *_) in found if best.tokens]
+    scores: dict[tuple[bool, int, int], float] = {}
+    for weights_LHTS in _attend(backend, texts):
+        for later in (False, True):
+            steps = slice(1, None) if later else slice(None, -1)
+            for spot in np.ndindex(weights_LHTS.shape[:2]):
+                weights_TS = weights_LHTS[spot][steps, :PROBE_TOKENS]
+                covered = len(set(weights_TS.argmax(1).tolist())) / min(weights_TS.shape)
+                key = (later, *spot)
+                scores[key] = scores.get(key, 0.0) + covered * float(weights_TS.max(0).mean())
+    if not scores:
+        return AlignmentHeads(((backend.config.decoder_depth - 1, 0),), later=False)
+    best = max(scores, key=scores.__getitem__)
+    chosen = [key for key in scores if key[0] == best[0] and scores[key] >= NEARLY * scores[best]]
+    return AlignmentHeads(tuple((layer, head) for _, layer, head in chosen), later=best[0])

@@ -1,7 +1,7 @@
 """PyTorch backend: every model, on every device of PyTorch."""
 
 from collections.abc import Collection, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from outrider.torch.models.state import DecoderState
 from outrider.torch.nn.cache import SLACK
 from outrider.torch.nn.layer.heads import CrossAttention
 
+if TYPE_CHECKING:
+    from outrider.decoding.alignment import AlignmentHeads
+
 AnswerT = TypeVar("AnswerT")
 
 PACK_UP_TO = 2 << 30
@@ -30,7 +33,7 @@ class TorchBackend:
     """Implements `decoding.protocol.Backend` with a PyTorch model."""
 
     compact_threshold = 0.25
-    alignment_heads: tuple[tuple[int, int], ...] = ()
+    alignment_heads: "AlignmentHeads | None" = None
 
     def __init__(
         self,
@@ -77,6 +80,12 @@ class TorchBackend:
     def slots(self) -> "TorchSlots | None":
         """The CTC decoder."""
         return None if self.ctc_decoder is None else TorchSlots(self, self.ctc_decoder)
+
+    @property
+    def source_vocab_size(self) -> int:
+        """Number of source tokens, which a pretrained encoder has its own of."""
+        encoder = getattr(self.model, "pretrained", None)
+        return self.vocab_size if encoder is None else int(encoder.model.config.vocab_size)
 
     @property
     def device(self) -> torch.device:

@@ -15,9 +15,11 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 import outrider
 from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer_training import train_tokenizer
+from outrider.decoding.alignment import find_heads
 from outrider.errors import ConfigError, InputError, ModelError
 from outrider.text.tokenizer import load_tokenizer
 from outrider.text.tokenizer.pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
+from outrider.torch.backend import TorchBackend
 from outrider.torch.models import Drafter, DrafterConfig, Seq2Seq, Seq2SeqConfig, load_model
 from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.ctc import Ctc
@@ -67,6 +69,12 @@ def theirs(encoder: PreTrainedModel, source_S: Tensor, layer: int) -> Tensor:
     with torch.no_grad():
         output = encoder(input_ids=ids_1S, output_hidden_states=True)
     return (output.last_hidden_state if layer == -1 else output.hidden_states[layer])[0]
+
+
+def test_alignment_heads_are_found_with_tokens_of_the_encoder(tmp_path: Path) -> None:
+    save_encoder(tmp_path, "bert")
+    backend = TorchBackend(build(encoder=spec(tmp_path), vocab_size=500))
+    assert find_heads(backend) == find_heads(backend)
 
 
 @pytest.mark.parametrize("layer", [-1, 1])
