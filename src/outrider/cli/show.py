@@ -143,7 +143,7 @@ def show_attention(
     """Show the attention of every head, and how similar the heads of a layer are.
 
     An encoder-decoder translates the text greedily; its self-attention and cross-attention are
-    shown. A language model, masked or not, only reads the text.
+    shown, and its alignment of the words. A language model, masked or not, only reads the text.
     """
     from outrider.show.attention import draw_head_plane, draw_maps
     from outrider.show.page import write_attention_page

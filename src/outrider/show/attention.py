@@ -74,8 +74,9 @@ def _draw_part(figure: Any, part: Maps, top: float) -> None:
             row, column = divmod(head, abreast)
             corner = (x0 + column * (SIDE + GAP), y + row * (SIDE + UNDER))
             _draw_head(figure, part, (layer, head), corner)
-        axes = _axes(figure, x0 + abreast * (SIDE + GAP) + 0.1, y, SIDE * 0.75)
-        _draw_similarity(axes, similarity_LHH[layer], first=layer == 0)
+        if heads > 1:
+            axes = _axes(figure, x0 + abreast * (SIDE + GAP) + 0.1, y, SIDE * 0.75)
+            _draw_similarity(axes, similarity_LHH[layer], first=layer == 0)
 
 
 def _draw_head(

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from outrider.decoding.alignment import find_heads
 from outrider.errors import InputError
 from outrider.runtime import load
 from outrider.show.attention import draw_maps
@@ -29,15 +30,21 @@ def generator(tmp_path_factory):
     return load(save_language_model(tmp_path_factory.mktemp("g"), drafter=False), device="cpu")
 
 
-def test_a_translator_has_maps_of_three_kinds(translator) -> None:
+def test_a_translator_has_maps_of_its_attention_and_its_alignment(translator) -> None:
     maps = read_maps(translator, TEXT[0])
-    encoder, decoder, cross = maps.parts
+    *parts, alignment = maps.parts
+    encoder, decoder, cross = parts
     assert maps.output == translator.translate(TEXT[0])
     assert "".join(encoder.keys) == TEXT[0].replace(" ", "␣") + END
     assert decoder.queries[0] == START
     assert cross.queries == (*decoder.queries[1:], END)
     assert cross.keys == encoder.keys
-    for part in maps.parts:
+    assert (alignment.queries, alignment.keys) == (decoder.queries[1:], encoder.keys)
+    heads = find_heads(translator.backend)
+    steps = slice(1, None) if heads.later else slice(None, -1)
+    picked = torch.stack([cross.weights_LHTS[spot] for spot in heads.heads]).mean(0)[steps]
+    torch.testing.assert_close(alignment.weights_LHTS[0, 0], picked)
+    for part in parts:
         size = (1, 2, len(part.queries), len(part.keys))
         assert part.weights_LHTS.shape == size
         torch.testing.assert_close(part.weights_LHTS.sum(-1), torch.ones(size[:3]))
@@ -113,10 +120,10 @@ def test_head_descriptions() -> None:
 def test_recurrent_parts_have_no_self_attention_maps(tmp_path) -> None:
     folder = save_translator(tmp_path, drafter=False, decoder_core="gru")
     maps = read_maps(load(folder, device="cpu"), TEXT[0])
-    assert [part.name for part in maps.parts] == ["encoder", "cross"]
+    assert [part.name for part in maps.parts] == ["encoder", "cross", "alignment"]
     folder = save_translator(tmp_path / "b", drafter=False, encoder_core="lstm")
     maps = read_maps(load(folder, device="cpu"), TEXT[0])
-    assert [part.name for part in maps.parts] == ["decoder", "cross"]
+    assert [part.name for part in maps.parts] == ["decoder", "cross", "alignment"]
 
 
 def test_models_without_maps_are_refused(tmp_path) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from outrider.decoding import DecodeConfig
+from outrider.decoding.alignment import find_heads
 from outrider.errors import InputError
 from outrider.runtime import Generator, Translator
 from outrider.runtime.result import Result
@@ -161,6 +162,13 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
         parts.append(Maps("decoder", title, target_labels, target_labels, decoder.own_LHTS()))
     title = "the next word looks at the source"
     parts.append(Maps("cross", title, next_labels, source_labels, decoder.cross_LHTS()))
+    first = len(fed) - len(result.tokens)
+    aligned = find_heads(backend)
+    weights_TS = torch.from_numpy(aligned.weights(decoder.cross_LHTS()[:, :, first - 1 :].numpy()))
+    names = " and ".join(f"layer {layer + 1} head {head + 1}" for layer, head in aligned.heads)
+    title = f"the source of each word, by {names}{', one step later' if aligned.later else ''}"
+    labels = target_labels[first:]
+    parts.append(Maps("alignment", title, labels, source_labels, weights_TS[None, None]))
     return AttentionMaps(text, result.text, tuple(parts))
 
 
