@@ -9,6 +9,7 @@ needs aligned data; `lab/studies/alignment_error.py` measures the result.
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy.typing as npt
 
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Request, Row
-from outrider.options import DecodeConfig
 
 Weights = npt.NDArray[np.float32]
 
@@ -115,14 +115,21 @@ def find_heads(backend: Any) -> AlignmentHeads:
     The texts are translations of random tokens. The best head chooses the step; heads with nearly
     its score in this step are added.
     """
-    from outrider.decoding.session import decode
-
     choose = random.Random(0).randrange
-    rows = [[choose(backend.source_vocab_size) for _ in range(PROBE_TOKENS)] for _ in range(PROBES)]
-    requests = [Request([*row, backend.eos]) for row in rows]
-    config = DecodeConfig().changed(suppress=(backend.pad,), max_new_tokens=3 * PROBE_TOKENS)
-    found = zip(requests, decode(backend, requests, config), strict=True)
-    texts = [(request, best.tokens) for request, (best, *_) in found if best.tokens]
+    sources = [
+        [choose(backend.source_vocab_size) for _ in range(PROBE_TOKENS)] for _ in range(PROBES)
+    ]
+    requests = [Request([*source, backend.eos]) for source in sources]
+    limit = 3 * PROBE_TOKENS
+    state = backend.encode([request.source for request in requests], capacity=limit + 1)
+    written: list[list[int]] = [[backend.start] for _ in requests]
+    while len(written[0]) <= limit:
+        left, last = limit + 1 - len(written[0]), [row[-1] for row in written]
+        new = backend.greedy(last, state, (backend.pad,), steps=left, ends=())
+        written = [row + tokens for row, tokens in zip(written, new, strict=True)]
+    ends = {*backend.ends}
+    rows = [[*takewhile(lambda token: token not in ends, row[1:])] for row in written]
+    texts = [(request, row) for request, row in zip(requests, rows, strict=True) if row]
     scores: dict[tuple[bool, int, int], float] = {}
     for weights_LHTS in _attend(backend, texts):
         for later in (False, True):
