@@ -199,7 +199,7 @@ def test_every_option_is_explained_with_its_bounds() -> None:
     ("decode", "message"),
     [
         ("{beams: 0}", r"decode\.beams: got 0, expected 1 to 1000"),
-        ("{beem: 2}", r"decode\.beem: unknown key \(did you mean 'beams'\?\); accepted here: be"),
+        ("{beem: 2}", r"decode\.beem: unknown key \(did you mean 'beams'\?\); accepted here: al"),
         ("{gamma: 0.5, strict: true}", r"decode\.strict: has no effect with sample"),
         ("5", r"decode: got 5, expected a section of `key: value` lines"),
     ],
