@@ -14,6 +14,7 @@ from outrider.documents.subtitles import BREAK, read
 from outrider.documents.text_file import TextDocument
 from outrider.documents.transfer import transfer
 from outrider.errors import InputError
+from outrider.text.alignment import Link
 from tests.helpers.generated_texts import DOCUMENTS, marking, marks, mirroring, sentence
 
 TIMING = re.compile(r"(?:^[^\n]*\n)?^[^\n]*-->[^\n]*\n", re.M)
@@ -62,14 +63,19 @@ def test_a_sentence_over_several_cues_is_one_text() -> None:
         "Their absolutely overwhelming strength "
         "|quickly pushed humanity to the brink of extinction.",
     ]
-    assert translated(
-        content,
+    french = "Leur force absolument écrasante a vite poussé l'humanité au bord de l'extinction."
+    document = read(content.encode())
+    words = Link((0, 38), (0, 31)), Link((39, 91), (32, len(french)))
+    first = transfer(
+        document.texts[0],
         "Il y a plus d'un siècle, des êtres qui chassent les humains sont soudain apparus.",
-        "Leur force absolument écrasante a vite poussé l'humanité au bord de l'extinction.",
-    ) == [
-        "Il y a plus d'un siècle, des êtres\nqui chassent les humains sont soudain apparus.",
-        "Leur force absolument écrasante",
-        "a vite poussé l'humanité\nau bord de l'extinction.",
+        (),
+    )
+    written = document.write([first, transfer(document.texts[1], french, words)]).decode()
+    assert TIMING.split(written)[1:] == [
+        "Il y a plus d'un siècle, des êtres\nqui chassent les humains sont soudain apparus.\n\n",
+        "Leur force absolument écrasante\n\n",
+        "a vite poussé l'humanité\nau bord de l'extinction.\n\n",
     ]
 
 
