@@ -63,7 +63,7 @@ def test_list_pull_and_remove(command, server: ModelServer, tmp_path: Path) -> N
 
 
 def test_translate_downloads_after_a_message(command, server: ModelServer, tmp_path: Path) -> None:
-    words = ("translate", "--from", "de", "--to", "en", "the cat sees the dog")
+    words = ("translate", "--no-guard", "--from", "de", "--to", "en", "the cat sees the dog")
     code, _, err = command(*words, "--offline")
     assert code == 2
     assert err.startswith(
@@ -72,13 +72,19 @@ def test_translate_downloads_after_a_message(command, server: ModelServer, tmp_p
     code, out, err = command(*words)
     assert code == 0
     assert err.startswith("outrider: de-en: downloading from")
-    expected = command("translate", "--model", folder(tmp_path, "de-en/base"), words[-1])
+    expected = command(
+        "translate", "--no-guard", "--model", folder(tmp_path, "de-en/base"), words[-1]
+    )
     assert out == expected[1] != ""
     assert command(*words, "--offline") == (0, out, "")
-    assert command("translate", "--model", "de-en", words[-1], "--offline") == (0, out, "")
+    assert command("translate", "--no-guard", "--model", "de-en", words[-1], "--offline") == (
+        0,
+        out,
+        "",
+    )
     assert command(*words, "--small") == (0, out, ""), "what is there is not downloaded again"
     assert command("pull", "--small", "de-en")[0] == 0
-    tiny = command("translate", "--model", folder(tmp_path, "de-en/tiny"), words[-1])
+    tiny = command("translate", "--no-guard", "--model", folder(tmp_path, "de-en/tiny"), words[-1])
     assert command(*words, "--small") == tiny != (0, out, "")
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from outrider.cli.translate import NOTICES
 from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer_training import train_tokenizer
 from outrider.runtime import Translator, load
@@ -31,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(folder):
-    return load(folder, device="cpu").translate(TEXT)
+    return load(folder, device="cpu").translate(TEXT, guard=True)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,18 @@ def test_texts_on_the_command_line(command, folder, expected) -> None:
     assert (code, out) == (0, lines(expected[:2]))
 
 
+def test_faults_are_reported_with_their_lines(command, folder, expected) -> None:
+    code, out, err = command("translate", "--model", folder, "--no-guard", *TEXT[:2])
+    assert (code, err) == (0, "")
+    assert out == lines(load(folder, device="cpu").translate(TEXT[:2]))
+    code, out, err = command("translate", "--model", folder, *TEXT[:2])
+    assert (code, out) == (0, lines(expected[:2]))
+    results = load(folder, device="cpu").results(TEXT[:2], guard=True)
+    faults = [(line, fault) for line, (best, *_) in enumerate(results, 1) for fault in best.faults]
+    assert faults, "random weights write no words"
+    assert err == "".join(f"outrider: line {line}: {NOTICES[fault]}\n" for line, fault in faults)
+
+
 def test_from_file_to_file(command, folder, expected, tmp_path) -> None:
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     # A blank line, a Windows line end, an invalid byte and a long line affect one line each.
@@ -103,8 +116,8 @@ def test_standard_input(command, folder, expected, monkeypatch) -> None:
 
 def test_lines_are_split_into_sentences_unless_no_split(command, folder) -> None:
     text, translator = "it is late. we go home!", load(folder, device="cpu")
-    parts = translator.translate(["it is late.", "we go home!"])
-    whole = translator.translate(text, split=False)
+    parts = translator.translate(["it is late.", "we go home!"], guard=True)
+    whole = translator.translate(text, split=False, guard=True)
     assert command("translate", "--model", folder, text)[:2] == (0, f"{parts[0]} {parts[1]}\n")
     assert command("translate", "--model", folder, "--no-split", text)[:2] == (0, f"{whole}\n")
 

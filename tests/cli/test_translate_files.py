@@ -75,7 +75,7 @@ def test_the_input_is_not_overwritten_under_any_name(command, folder, source, na
     (place / "hard").hardlink_to(source)
     (place / "loop").symlink_to(place)
     before = source.read_text()
-    line = ("translate", "--model", folder, "--in", source, "--out", place / name)
+    line = ("translate", "--no-guard", "--model", folder, "--in", source, "--out", place / name)
     code, out, err = command(*line)
     assert (code, out) == (2, "")
     assert err.endswith(f"--out: {place / name} is also the input and would be overwritten\n")
@@ -85,7 +85,7 @@ def test_the_input_is_not_overwritten_under_any_name(command, folder, source, na
 def test_standard_input_is_not_overwritten(folder, source) -> None:
     before = source.read_text()
     with source.open() as stdin:
-        line = ("translate", "--model", folder, "--out", source)
+        line = ("translate", "--no-guard", "--model", folder, "--out", source)
         done = started(*line, stdin=stdin, stderr=subprocess.PIPE, text=True)
         _, err = done.communicate(timeout=60)
     assert done.returncode == 2
@@ -118,7 +118,9 @@ def test_a_link_is_followed(command, folder, source, expected) -> None:
     place = source.parent
     (place / "real").write_text("old")
     (place / "link").symlink_to("real")
-    code, *_ = command("translate", "--model", folder, "--in", source, "--out", place / "link")
+    code, *_ = command(
+        "translate", "--no-guard", "--model", folder, "--in", source, "--out", place / "link"
+    )
     assert code == 0
     assert (place / "link").is_symlink()
     assert (place / "real").read_text() == expected
@@ -139,7 +141,9 @@ def test_an_interruption_keeps_the_previous_file(
         raise error
 
     monkeypatch.setattr(Translator, "results_iter", results_iter)
-    code, _, err = command("translate", "--model", folder, "--in", source, "--out", out)
+    code, _, err = command(
+        "translate", "--no-guard", "--model", folder, "--in", source, "--out", out
+    )
     assert code == (130 if isinstance(error, KeyboardInterrupt) else 2)
     if code == 130:
         assert "1 of 3 lines are done; the same command continues\n" in err
@@ -156,7 +160,9 @@ def test_a_full_disk_names_the_file_and_its_state(command, folder, source, befor
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
     try:
-        code, _, err = command("translate", "--model", folder, "--in", source, "--out", out)
+        code, _, err = command(
+            "translate", "--no-guard", "--model", folder, "--in", source, "--out", out
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert code == 2
@@ -167,7 +173,7 @@ def test_a_full_disk_names_the_file_and_its_state(command, folder, source, befor
 
 
 def test_devices_and_pipes_are_written_directly(command, folder, source, expected) -> None:
-    line = ("translate", "--model", folder, "--in", source, "--out")
+    line = ("translate", "--no-guard", "--model", folder, "--in", source, "--out")
     assert command(*line, "/dev/null") == (0, "", "")
     assert Path("/dev/null").is_char_device()
     pipe = source.parent / "pipe"
@@ -185,7 +191,16 @@ def test_standard_output_by_path_is_not_replaced(folder, source, expected) -> No
     log = source.parent / "log"
     log.write_text("before\n")
     with log.open("a") as stdout:
-        line = ("translate", "--model", folder, "--in", source, "--out", "/dev/stdout")
+        line = (
+            "translate",
+            "--no-guard",
+            "--model",
+            folder,
+            "--in",
+            source,
+            "--out",
+            "/dev/stdout",
+        )
         assert started(*line, stdout=stdout).wait(timeout=120) == 0
     assert log.read_text() == f"before\n{expected}"
 
@@ -229,7 +244,16 @@ def test_a_damaged_gzip_gives_one_error_message(command, folder, tmp_path, name,
     path = tmp_path / file
     path.write_bytes(content)
     lines = {
-        "translate": ("translate", "--model", folder, "--in", path, "--out", tmp_path / "out"),
+        "translate": (
+            "translate",
+            "--no-guard",
+            "--model",
+            folder,
+            "--in",
+            path,
+            "--out",
+            tmp_path / "out",
+        ),
         "evaluate": ("evaluate", folder, "--source", path, "--reference", path, "--beams", "1"),
         "prepare": ("prepare", _run_file(tmp_path, path), "-q"),
     }
@@ -261,7 +285,7 @@ def test_files_that_are_not_plain_text_are_refused(
 ) -> None:
     path, out = tmp_path / "report.txt", tmp_path / "out.txt"
     path.write_bytes(gzip.compress(content) if how == "gzip" else content)
-    line = ["translate", "--model", folder, "--out", out]
+    line = ["translate", "--no-guard", "--model", folder, "--out", out]
     if how == "stdin":
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         name = "standard input"
@@ -276,18 +300,21 @@ def test_files_that_are_not_plain_text_are_refused(
 def test_gzip_is_detected_by_its_bytes(command, folder, tmp_path, expected) -> None:
     path = tmp_path / "in.txt"  # compressed, without .gz
     path.write_bytes(gzip.compress("".join(f"{text}\n" for text in TEXT).encode()))
-    assert command("translate", "--model", folder, "--in", path) == (0, expected, "")
+    assert command("translate", "--no-guard", "--model", folder, "--in", path) == (0, expected, "")
     plain = tmp_path / "in.gz"  # not compressed, with .gz
     plain.write_bytes(gzip.decompress(path.read_bytes()))
-    assert command("translate", "--model", folder, "--in", plain) == (0, expected, "")
+    assert command("translate", "--no-guard", "--model", folder, "--in", plain) == (0, expected, "")
 
 
 def test_a_byte_order_mark_is_removed(command, folder, tmp_path, expected) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "".join(f"{text}\r\n" for text in TEXT).encode())
-    assert command("translate", "--model", folder, "--in", path) == (0, expected, "")
+    assert command("translate", "--no-guard", "--model", folder, "--in", path) == (0, expected, "")
     path.write_bytes(TEXT[0].encode("utf-16"))
-    assert "is UTF-16, expected UTF-8" in command("translate", "--model", folder, "--in", path)[2]
+    assert (
+        "is UTF-16, expected UTF-8"
+        in command("translate", "--no-guard", "--model", folder, "--in", path)[2]
+    )
 
 
 @pytest.mark.parametrize("how", ["translate", "evaluate"])
@@ -295,7 +322,7 @@ def test_an_endless_line_is_refused_with_its_number(command, folder, tmp_path, h
     path = tmp_path / "in.gz"
     path.write_bytes(gzip.compress(b"a dog\n" + b"a" * (4 * LINE_BYTES), compresslevel=1))
     lines = {
-        "translate": ("translate", "--model", folder, "--in", path),
+        "translate": ("translate", "--no-guard", "--model", folder, "--in", path),
         "evaluate": ("evaluate", folder, "--source", path, "--reference", path),
     }
     code, _, err = command(*lines[how])
@@ -336,7 +363,7 @@ def test_closed_streams_give_one_error_message(words, closed, language_model) ->
 
 
 def test_a_line_on_an_open_pipe_is_translated_immediately(folder, expected) -> None:
-    line = ("translate", "--model", folder)
+    line = ("translate", "--no-guard", "--model", folder)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with started(*line, **pipes) as done:
         assert done.stdin is not None

@@ -84,7 +84,17 @@ def test_a_run_interrupted_twice_gives_the_same_file(
 ) -> None:
     monkeypatch.setattr(text_file, "SAVE_EVERY", every)
     out, whole = source.with_name("out.txt"), source.with_name("whole.txt")
-    line = ("translate", "--model", models[0], "--in", source, "--max-new-tokens", 9, *options)
+    line = (
+        "translate",
+        "--no-guard",
+        "--model",
+        models[0],
+        "--in",
+        source,
+        "--max-new-tokens",
+        9,
+        *options,
+    )
     assert command(*line, "--out", whole)[0] == 0
     stopping_after(5, monkeypatch, KeyboardInterrupt())
     code, _, err = command(*line, "--out", out)
@@ -104,7 +114,7 @@ def test_a_run_interrupted_twice_gives_the_same_file(
 @pytest.mark.parametrize("changed", ["input", "options", "model", "text", "state"])
 def test_lines_of_another_run_are_not_used(command, models, source, monkeypatch, changed) -> None:
     out = source.with_name("out.txt")
-    line = ["translate", "--model", models[0], "--in", source, "--out", out]
+    line = ["translate", "--no-guard", "--model", models[0], "--in", source, "--out", out]
     stopping_after(5, monkeypatch, KeyboardInterrupt())
     assert command(*line)[0] == 130
     partial, reason = source.with_name("out.txt.partial"), "it is damaged"
@@ -116,7 +126,7 @@ def test_lines_of_another_run_are_not_used(command, models, source, monkeypatch,
         case "options":
             line, options, reason = [*line, "--beams", "2"], {"beams": 2}, "the options changed"
         case "model":
-            model, line[2], reason = models[1], models[1], "the model changed"
+            model, line[3], reason = models[1], models[1], "the model changed"
         case "text":
             (partial / "text").write_bytes((partial / "text").read_bytes()[::-1])
         case "state":
@@ -130,7 +140,7 @@ def test_lines_of_another_run_are_not_used(command, models, source, monkeypatch,
 
 def test_lines_of_a_killed_run_are_kept(command, models, source) -> None:
     out, whole = source.with_name("out.txt"), source.with_name("whole.txt")
-    line = ["translate", "--model", models[0], "--in", source]
+    line = ["translate", "--no-guard", "--model", models[0], "--in", source]
     state = source.with_name("out.txt.partial") / "state.json"
     arguments = [str(word) for word in (*line, "--out", out)]
     with subprocess.Popen([sys.executable, "-c", SLOW, *arguments]) as process:
@@ -157,7 +167,7 @@ def test_output_for_standard_input_is_complete_or_absent(
 ) -> None:
     out = source.with_name("out.txt")
     stopping_after(2, monkeypatch, KeyboardInterrupt())
-    code, _, err = command("translate", "--model", models[0], "--out", out, *TEXT)
+    code, _, err = command("translate", "--no-guard", "--model", models[0], "--out", out, *TEXT)
     assert (code, err) == (130, f"outrider: 2 of 12 lines are done; {out} was not written\n")
     assert [path.name for path in out.parent.iterdir()] == ["in.txt"]
 
@@ -165,7 +175,17 @@ def test_output_for_standard_input_is_complete_or_absent(
 @pytest.mark.parametrize("where", ["file", "pipe"])
 def test_a_terminal_shows_finished_lines_and_the_rate(models, source, where) -> None:
     out = source.with_name("out.txt")
-    line = [sys.executable, "-c", SLOW, "translate", "--model", str(models[0]), "--in", str(source)]
+    line = [
+        sys.executable,
+        "-c",
+        SLOW,
+        "translate",
+        "--no-guard",
+        "--model",
+        str(models[0]),
+        "--in",
+        str(source),
+    ]
     line += ["--out", str(out)] if where == "file" else []
     terminal, stderr = pty.openpty()
     environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}

@@ -406,7 +406,15 @@ def test_a_killed_job_on_s3_has_every_row_once_in_order(
     )
     assert driver.stdout is not None
     assert driver.stdout.readline() == "here\n"
-    line = ["translate", "-m", str(model), "--dtype=float32", "--threads=1", "--device=cpu"]
+    line = [
+        "translate",
+        "--no-guard",
+        "-m",
+        str(model),
+        "--dtype=float32",
+        "--threads=1",
+        "--device=cpu",
+    ]
     line += ["--shards", source, "--out", out]
     if moment != "end":
         assert run(line) == 2, "it is at work"
@@ -442,7 +450,7 @@ def test_errors_are_one_sentence_with_the_url(
     model: Path, bucket: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fill(str(tmp_path / "in"))
-    line = ("translate", "-m", str(model), "--threads", "1", "--dtype", "float32")
+    line = ("translate", "--no-guard", "-m", str(model), "--threads", "1", "--dtype", "float32")
     here, out = ("--shards", str(tmp_path / "in")), ("--out", str(tmp_path / "out"))
     missing = "does not exist (The specified bucket does not exist); check the name of the bucket"
     assert f"s3://nowhere/in: {missing}" in said(capfd, *line, "--shards", "s3://nowhere/in", *out)
@@ -528,7 +536,7 @@ def test_workers_of_ray_write_the_same_to_s3(
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     source, out = fill(f"{bucket}/{uuid4().hex}"), f"{bucket}/{uuid4().hex}"
-    line = ["translate", "-m", str(model), "--dtype", "float32", "--device", "cpu"]
+    line = ["translate", "--no-guard", "-m", str(model), "--dtype", "float32", "--device", "cpu"]
     line += ["--shards", source, "--out", out, "--workers", "2"]
     # In a process of its own: other tests fork this one, and Ray does not survive a fork.
     done = subprocess.run([sys.executable, "-m", "outrider", *line], capture_output=True, text=True)

@@ -178,7 +178,7 @@ def test_the_command(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    place = ["-m", str(model), "--dtype", "float32", "--threads", "1"]
+    place = ["--no-guard", "-m", str(model), "--dtype", "float32", "--threads", "1"]
     asked = ["translate", *place, "--shards", str(source)]
     result = CliRunner().invoke(build_app(), [*asked, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output

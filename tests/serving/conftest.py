@@ -72,7 +72,11 @@ def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(*models: object, limits: Limits | None = None, **given: Any) -> str:
-            app = {key: given.pop(key) for key in ("load", "keyring", "origins") if key in given}
+            app = {
+                key: given.pop(key)
+                for key in ("load", "keyring", "origins", "guard")
+                if key in given
+            }
             engine = Engine([read_spec(str(model)) for model in models], limits, **given)
             return stack.enter_context(serving(engine, **app))
 

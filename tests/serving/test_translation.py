@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 import outrider
+from outrider.decoding import DecodeConfig
 from outrider.files.hub import demo_folder
 from outrider.runtime import Translator
 from outrider.serving.engine import Engine
@@ -17,6 +19,7 @@ from outrider.serving.limits import Limits
 from outrider.serving.registry import read_spec
 from outrider.serving.request import LateError, UnknownError
 from outrider.serving.translation import TranslationService
+from outrider.text.sentences import join
 from tests.helpers.all_apis import in_sequence
 from tests.helpers.same_text import WORDS
 
@@ -55,6 +58,27 @@ def test_a_pivot_equals_two_translations_in_sequence(serve, translator, onward, 
     assert answer["translatedText"] == [in_sequence(offline, second, text)[0] for text in many]
     answer = ask(url, body | {"q": DOCUMENT, "split": False})
     assert answer["translatedText"] == in_sequence(offline, second, DOCUMENT, split=False)[0]
+
+
+def test_sentences_with_faults_are_decoded_again_at_each_hop(
+    serve, translator, onward, offline, second
+):
+    models = pair("de-en", translator), pair("en-pt", onward)
+    offline, second = copy(offline), copy(second)
+    offline.writes, second.writes = "en", "pt"
+    url = serve(*models, guard=True)
+    (plain,) = offline.results(DOCUMENT)[0]
+    (first,) = offline.results(DOCUMENT, guard=True)[0]
+    assert first.text != plain.text, "random weights repeat themselves"
+    answer = ask(url, {"q": DOCUMENT, "source": "de", "target": "en"})
+    assert answer["translatedText"] == first.text
+    assert tuple(answer.get("faults", ())) == first.faults
+    (work,) = offline.works(DOCUMENT, DecodeConfig())
+    sentences = [piece.text.strip() for piece in work.join.args[0].pieces]
+    halfway = offline.translate(sentences, guard=True)
+    parts = second.translate(halfway, split=False, guard=True)
+    answer = ask(url, {"q": DOCUMENT, "source": "de", "target": "pt"})
+    assert answer["translatedText"] == join(parts, work.gaps)
 
 
 def test_alternatives_and_samples_come_from_the_last_model(

@@ -45,6 +45,10 @@ def serve(
     lazy: Annotated[
         bool, typer.Option("--lazy", help="Load each model on its first request.")
     ] = False,
+    no_guard: Annotated[
+        bool,
+        typer.Option("--no-guard", help="Keep translations with faults instead of trying again."),
+    ] = False,
     rows: Annotated[int, typer.Option(min=1, max=4096, help="Rows decoded at once.")] = 64,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of these rows.")] = 16_384,
     queue_tokens: Annotated[
@@ -87,6 +91,7 @@ def serve(
         keys=keys,
         origins=tuple(allow_origin or ()),
         load=not lazy,
+        guard=not no_guard,
     )
     app = service.build()
     for spec in app.state.engine.registry.specs.values():

@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 
 SPEED_OPTIONS = {"device", "threads", "batch_tokens"}
 """Options that change the speed, but not the translation."""
+NOTICES = {
+    "loop": "the translation repeats itself",
+    "truncated": "the translation stops early",
+    "empty": "the translation has no words",
+    "copied": "the translation repeats the source",
+    "language": "the translation is in another language",
+}
+"""Messages by fault."""
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of a batch.")]
 Stats = Annotated[bool, typer.Option("--stats", help="Print statistics of drafting on stderr.")]
 
@@ -68,6 +76,10 @@ def translate(
     whole: Annotated[
         bool, typer.Option("--no-split", help="Translate lines whole, not sentence by sentence.")
     ] = False,
+    no_guard: Annotated[
+        bool,
+        typer.Option("--no-guard", help="Keep translations with faults instead of trying again."),
+    ] = False,
     batch_tokens: BatchTokens = None,
     shortlist: Annotated[
         bool | None,
@@ -88,6 +100,10 @@ def translate(
     Without --model, --from and --to choose one by name (see outrider models), which is downloaded
     if it is missing.
 
+    A sentence whose translation repeats itself, stops early, has no words, repeats the source or is
+    in another language is decoded another way; if no way corrects it, a notice on stderr names its
+    line.
+
     With --out the file appears when all lines are done: an error or Ctrl-C leaves an old file
     unchanged, and with --in the same command resumes an interrupted one. A pipe or a device is
     written directly. Input may be gzipped.
@@ -106,7 +122,9 @@ def translate(
     if shards is not None:
         place |= {key: value for key, value in languages.items() if value is not None}
         place |= {"shortlist": shortlist} if shortlist is not None else {}
+        check(options)
         options |= {"split": False} if whole else {}
+        options |= {} if no_guard else {"guard": True}
         options |= {"batch_tokens": batch_tokens} if batch_tokens is not None else {}
         _check_alone({"TEXT": text, "--in": source, "--stats": stats})
         _translate_shards(model, shards, out, place, options, workers or 1)
@@ -126,6 +144,8 @@ def translate(
     check(options)
     if whole:
         options["split"] = False
+    if not no_guard:
+        options["guard"] = True
     if batch_tokens is not None:
         options["batch_tokens"] = batch_tokens
     with ExitStack() as stack:
@@ -190,7 +210,6 @@ def _translate_shards(
 ) -> None:
     if out is None:
         raise ConfigError("--out", "is required with --shards: the folder to write")
-    check({key: value for key, value in options.items() if key not in ("split", "batch_tokens")})
     if isinstance(folder_out := as_place(out), Path):
         check_parent(folder_out)
     from outrider.jobs.translate import translate_shards
@@ -286,6 +305,8 @@ def _translate(
                 if unfinished is None:
                     writer.flush()
                 done += 1
+                for fault in results[0].faults:
+                    typer.echo(f"outrider: line {done:,}: {NOTICES[fault]}", err=True)
                 advance(1)
     except KeyboardInterrupt:
         kept = unfinished is not None and done > 0

@@ -79,6 +79,8 @@ class Hypothesis:
     """Rounds of tandem decoding."""
     alignment: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
     """For each token the place of its source token in `Request.source`; None if not requested."""
+    faults: tuple[str, ...] = field(default=(), compare=False)
+    """Faults that another decoding did not remove, see `runtime/guards.py`."""
 
 
 def up_to_end(tokens: Sequence[int], ends: Collection[int]) -> int:

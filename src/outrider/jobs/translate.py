@@ -41,6 +41,8 @@ from outrider.runtime.result import format_results
 from outrider.runtime.translator import Translator
 from outrider.text.language import watched
 
+OTHER_OPTIONS = "split", "batch_tokens", "guard"
+"""Options of `Translator.results_iter` that are no decode options."""
 HEAD_LINES = 100
 """Lines of the first file whose script is checked."""
 
@@ -178,7 +180,7 @@ def _check_script(source: Store, units: list[Unit], languages: Sequence[str]) ->
 
 
 def _decoding(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if key not in ("split", "batch_tokens")}
+    return {key: value for key, value in options.items() if key not in OTHER_OPTIONS}
 
 
 def _list_units(source: Store) -> tuple[list[Unit], dict[str, str]]:

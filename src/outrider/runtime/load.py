@@ -17,7 +17,7 @@ from outrider.runtime.backend import (
     choose_device,
     lacking,
 )
-from outrider.runtime.options import GenerationSettings, source_languages
+from outrider.runtime.options import GenerationSettings, source_languages, target_language_of
 from outrider.runtime.translator import Translator
 from outrider.text.prompt_template import source_frame
 from outrider.text.tokenizer import Tokenizer, load_tokenizer
@@ -109,6 +109,8 @@ def load(
         split=settings.split,
         right_to_left=config.right_to_left,
         reads=source_languages(files),
+        writes=target_language or target_language_of(files),
+        several=target_language is not None,
     )
 
 

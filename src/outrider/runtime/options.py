@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from outrider.decoding import Backend
 from outrider.decoding.request import check_mode
@@ -138,9 +138,9 @@ def _token_ids(path: Path, key: str, values: Mapping[str, Any]) -> list[int]:
     return ids
 
 
-_BERGAMOT = re.compile(r"model\.([a-z]{2})[a-z]{2}\..*")
-_SETTING = re.compile(r"^ +source_language: *([A-Za-z]{2,3}) *$", re.MULTILINE)
-"""`data.clean.source_language` in a run config."""
+_BERGAMOT = re.compile(r"model\.([a-z]{2})([a-z]{2})\..*")
+_SETTING = re.compile(r"^ +(source|target)_language: *([A-Za-z]{2,3}) *$", re.MULTILINE)
+"""`data.clean.source_language` and `target_language` in a run config."""
 _CARD = re.compile(r"\A---\n(?:(?!---\n).*\n)*?language:(.*\n(?: *- .*\n)*)")
 _CODE = re.compile(r"\b[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?\b")
 
@@ -151,20 +151,32 @@ def source_languages(folder: Location) -> tuple[str, ...]:
     A model card lists source and target languages in any order.
     """
     files = JsonFolder.of(folder)
-    folder = files.path
+    if language := _language(files, "source"):
+        return (language,)
     with suppress(ModelError, OSError):
-        for file, key in (("metadata.json", "from_code"), ("tokenizer_config.json", "source_lang")):
-            code = files.json(file).get(key)
-            if isinstance(code, str) and _CODE.fullmatch(code):
-                return (code,)
-        for path in folder.glob("model.*.bin"):
-            if match := _BERGAMOT.fullmatch(path.name):
-                return (match[1],)
-        if match := _SETTING.search(_text(folder / "run.yaml")):
-            return (match[1],)
-        if match := _CARD.match(_text(folder / "README.md")):
+        if match := _CARD.match(_text(files.path / "README.md")):
             return tuple(_CODE.findall(match[1]))
     return ()
+
+
+def target_language_of(folder: Location) -> str | None:
+    """Return the target language in the files of a model folder; None if there is none."""
+    return _language(JsonFolder.of(folder), "target")
+
+
+def _language(files: JsonFolder, side: Literal["source", "target"]) -> str | None:
+    keys = {"source": ("from_code", "source_lang"), "target": ("to_code", "target_lang")}[side]
+    with suppress(ModelError, OSError):
+        for file, key in zip(("metadata.json", "tokenizer_config.json"), keys, strict=True):
+            code = files.json(file).get(key)
+            if isinstance(code, str) and _CODE.fullmatch(code):
+                return code
+        for path in files.path.glob("model.*.bin"):
+            if match := _BERGAMOT.fullmatch(path.name):
+                return match[1 if side == "source" else 2]
+        found = dict(_SETTING.findall(_text(files.path / "run.yaml")))
+        return found.get(side)
+    return None
 
 
 def _text(path: Path) -> str:

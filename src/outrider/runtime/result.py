@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request, decode
@@ -11,6 +12,7 @@ from outrider.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from outrider.decoding.controller import Controller
+    from outrider.runtime.revision import Revision
     from outrider.text.alignment import Alignment
 
 
@@ -29,6 +31,9 @@ class Result:
     """Rounds of tandem decoding; empty in other modes."""
     alignment: "Alignment | None" = field(default=None, repr=False, compare=False)
     """With `alignment=True`, which source characters became which of `text`."""
+    faults: tuple[str, ...] = ()
+    """With `guard=True`, what is wrong with a sentence that no other decoding corrected: `loop`,
+    `truncated`, `empty`, `copied`, `language`."""
 
 
 def format_results(results: Sequence[Result], line: int, *, n_best: int) -> str:
@@ -50,6 +55,14 @@ class Work:
     """Joins the hypotheses of all segments, or of the first few, to texts, best first."""
     gaps: Sequence[str] = ()
     """White space between the segments of a text."""
+    revise: "Callable[[int, list[Hypothesis]], Revision] | None" = None
+    """Returns the revision of the segment of a number, from its hypotheses; None if none is wanted.
+    """
+
+    def revisions(self, hypotheses: Sequence[list[Hypothesis]]) -> "list[Revision]":
+        """Return the revisions of all segments."""
+        assert self.revise is not None
+        return [self.revise(number, several) for number, several in enumerate(hypotheses)]
 
 
 class LoadedModel:
@@ -72,17 +85,36 @@ class LoadedModel:
         stats: Statistics | None,
     ) -> list[list[Result]]:
         """Decode the requests of all texts and join their hypotheses."""
-        hypotheses = iter(
-            decode_in_batches(
-                self.backend,
-                [request for work in works for request in work.requests],
-                config,
-                batch_tokens=batch_tokens,
-                controllers=self.controllers,
-                stats=stats,
-            )
+        decode = partial(
+            decode_in_batches,
+            self.backend,
+            config=config,
+            batch_tokens=batch_tokens,
+            controllers=self.controllers,
+            stats=stats,
         )
-        return [work.join([next(hypotheses) for _ in work.requests]) for work in works]
+        decoded = iter(decode([request for work in works for request in work.requests]))
+        hypotheses = [[next(decoded) for _ in work.requests] for work in works]
+        if any(work.revise for work in works):
+            hypotheses = _revise(works, hypotheses, decode)
+        return [work.join(several) for work, several in zip(works, hypotheses, strict=True)]
+
+
+def _revise(
+    works: Sequence[Work],
+    hypotheses: Sequence[list[list[Hypothesis]]],
+    decode: Callable[[Sequence[Request]], list[list[Hypothesis]]],
+) -> list[list[list[Hypothesis]]]:
+    """Revise the segments of all texts together."""
+    from outrider.runtime.revision import advance, together
+
+    paired = [*zip(works, hypotheses, strict=True)]
+    steps = together([one for work, several in paired for one in work.revisions(several)])
+    requests, revised = advance(steps, None)
+    while revised is None:
+        requests, revised = advance(steps, decode(requests))
+    left = iter(revised)
+    return [[next(left) for _ in several] for several in hypotheses]
 
 
 def decode_in_batches(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
 from outrider.decoding.statistics import Statistics
@@ -14,6 +14,9 @@ from outrider.text.normalise import as_texts, normalise
 from outrider.text.prompt_template import PromptTemplate
 from outrider.text.sentences import Segments, join_at, segment
 from outrider.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from outrider.runtime.revision import Reviser, Revision
 
 FIRST_WINDOW, LAST_WINDOW = 32, 2048
 """Lines that a stream reads ahead: few at first to start output early, more later for speed."""
@@ -35,6 +38,8 @@ class Translator(LoadedModel):
         split: bool = True,
         right_to_left: bool = False,
         reads: Sequence[str] = (),
+        writes: str | None = None,
+        several: bool = False,
     ) -> None:
         """Combine the parts.
 
@@ -47,6 +52,8 @@ class Translator(LoadedModel):
             split: Whether texts are translated sentence by sentence by default.
             right_to_left: Whether the model generates the last token of a text first.
             reads: Source languages, if known.
+            writes: Target language, if known.
+            several: Whether the model writes several languages.
         """
         super().__init__(backend, tokenizer, defaults)
         self.longest = longest
@@ -54,6 +61,7 @@ class Translator(LoadedModel):
         self.split = split
         self.right_to_left = right_to_left
         self._reads = tuple(reads)
+        self.writes, self.several = writes, several
 
     def between(self, source: str | None = None, target: str | None = None) -> "Translator":
         """Return a translator between two languages, which shares the model.
@@ -62,6 +70,8 @@ class Translator(LoadedModel):
         """
         other = copy(self)
         other.frame = self.frame.between(source, target)
+        if target is not None:
+            other.writes, other.several = target, True
         return other
 
     @property
@@ -78,6 +88,7 @@ class Translator(LoadedModel):
         split: bool | None = ...,
         batch_tokens: int = ...,
         stats: Literal[False] = ...,
+        guard: bool = ...,
         **options: Any,
     ) -> str: ...
     @overload
@@ -88,6 +99,7 @@ class Translator(LoadedModel):
         split: bool | None = ...,
         batch_tokens: int = ...,
         stats: Literal[False] = ...,
+        guard: bool = ...,
         **options: Any,
     ) -> list[str]: ...
     @overload
@@ -98,6 +110,7 @@ class Translator(LoadedModel):
         split: bool | None = ...,
         batch_tokens: int = ...,
         stats: Literal[True],
+        guard: bool = ...,
         **options: Any,
     ) -> tuple[str, Statistics]: ...
     @overload
@@ -108,6 +121,7 @@ class Translator(LoadedModel):
         split: bool | None = ...,
         batch_tokens: int = ...,
         stats: Literal[True],
+        guard: bool = ...,
         **options: Any,
     ) -> tuple[list[str], Statistics]: ...
     def translate(
@@ -117,6 +131,7 @@ class Translator(LoadedModel):
         split: bool | None = None,
         batch_tokens: int = BATCH_TOKENS,
         stats: bool = False,
+        guard: bool = False,
         **options: Any,
     ) -> str | list[str] | tuple[str | list[str], Statistics]:
         """Translate one text, or many together; an empty text stays empty.
@@ -128,13 +143,20 @@ class Translator(LoadedModel):
                 model's setting.
             batch_tokens: Bound on the tokens held in memory at once.
             stats: Return `(translation, statistics)`: rounds, acceptance and time.
+            guard: Decode a sentence another way if its translation repeats itself, stops early, has
+                no words, repeats the source or is in another language; see `Result.faults`.
             **options: Fields of `DecodeConfig`, such as `mode="tandem"`, `beams=5` or
                 `max_new_tokens=100`. Text number i samples with `seed + i`, so it can be repeated
                 without the others.
         """
         statistics = Statistics()
         results = self.results(
-            texts, split=split, batch_tokens=batch_tokens, stats=statistics, **options
+            texts,
+            split=split,
+            batch_tokens=batch_tokens,
+            stats=statistics,
+            guard=guard,
+            **options,
         )
         translations = [best.text for best, *_ in results]
         answer = translations[0] if isinstance(texts, str) else translations
@@ -147,12 +169,14 @@ class Translator(LoadedModel):
         split: bool | None = None,
         batch_tokens: int = BATCH_TOKENS,
         stats: Statistics | None = None,
+        guard: bool = False,
         **options: Any,
     ) -> list[list[Result]]:
         """Like `translate`, with scores and n-best alternatives, best first; adds to `stats`."""
         config = call_settings(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
-        return self.decode(self.works(texts, config, split=split), config, batch_tokens, stats)
+        works = self.works(texts, config, split=split, guard=guard)
+        return self.decode(works, config, batch_tokens, stats)
 
     def translate_iter(
         self,
@@ -162,6 +186,7 @@ class Translator(LoadedModel):
         batch_tokens: int = BATCH_TOKENS,
         window: int | None = None,
         ready: Callable[[], bool] | None = None,
+        guard: bool = False,
         **options: Any,
     ) -> Iterator[str]:
         """Translate a stream line by line, in order, with bounded memory.
@@ -174,10 +199,17 @@ class Translator(LoadedModel):
                 default 32, growing to 2048.
             ready: Whether another line is available without waiting; if not, the lines read so far
                 are translated.
+            guard: As in `translate`.
             **options: Fields of `DecodeConfig`.
         """
         for results in self.results_iter(
-            lines, split=split, batch_tokens=batch_tokens, window=window, ready=ready, **options
+            lines,
+            split=split,
+            batch_tokens=batch_tokens,
+            window=window,
+            ready=ready,
+            guard=guard,
+            **options,
         ):
             yield results[0].text
 
@@ -191,6 +223,7 @@ class Translator(LoadedModel):
         ready: Callable[[], bool] | None = None,
         stats: Statistics | None = None,
         first: int = 0,
+        guard: bool = False,
         **options: Any,
     ) -> Iterator[list[Result]]:
         """Like `translate_iter`, with scores and n-best alternatives; adds to `stats`.
@@ -201,7 +234,7 @@ class Translator(LoadedModel):
         check_batch_tokens(batch_tokens)
         source, size = iter(as_texts(lines)), window or FIRST_WINDOW
         while chunk := _read_ahead(source, size, ready):
-            works = self.works(chunk, config, split=split, first=first)
+            works = self.works(chunk, config, split=split, first=first, guard=guard)
             yield from self.decode(works, config, batch_tokens, stats)
             size, first = window or min(2 * size, LAST_WINDOW), first + len(chunk)
 
@@ -218,12 +251,14 @@ class Translator(LoadedModel):
         *,
         split: bool | None = None,
         first: int = 0,
+        guard: bool = False,
     ) -> list[Work]:
         """Split texts into requests; text number i samples with `seed + first + i`."""
         self.frame.check()
         longest = self.longest - len(self.source([]))
         split, limit = self.split if split is None else split, config.max_new_tokens
         segmented = segment(as_texts(texts), self.tokenizer, longest=longest, split=split)
+        reviser = self._reviser(config) if guard else None
         works = []
         for seed, text in enumerate(segmented, config.seed + first):
             values: dict[str, Any] = {"max_new_tokens": limit, "seed": seed, "config": config}
@@ -233,8 +268,14 @@ class Translator(LoadedModel):
                     replace(request, text=self._copied(piece.text))
                     for request, piece in zip(requests, text.pieces, strict=True)
                 ]
-            works.append(Work(requests, partial(self._join, text), text.gaps))
+            revise = partial(_revise, reviser, text, requests) if reviser else None
+            works.append(Work(requests, partial(self._join, text), text.gaps, revise))
         return works
+
+    def _reviser(self, config: DecodeConfig) -> "Reviser":
+        from outrider.runtime.revision import Reviser
+
+        return Reviser(self, config)
 
     def request(self, ids: Sequence[int], *, max_new_tokens: int | None, **values: Any) -> Request:
         """Return the request for the tokens of a text; `values` are further fields of it.
@@ -285,9 +326,20 @@ class Translator(LoadedModel):
                     tuple(token for tokens in written for token in tokens),
                     tuple(round_ for h in chosen for round_ in h.rounds),
                     alignment,
+                    tuple(dict.fromkeys(fault for h in chosen for fault in h.faults)),
                 )
             )
         return results
+
+
+def _revise(
+    reviser: "Reviser",
+    text: Segments,
+    requests: Sequence[Request],
+    number: int,
+    hypotheses: list[Hypothesis],
+) -> "Revision":
+    return reviser(text.pieces[number], requests[number], hypotheses)
 
 
 def _read_ahead(lines: Iterator[str], size: int, ready: Callable[[], bool] | None) -> list[str]:

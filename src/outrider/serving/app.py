@@ -141,6 +141,7 @@ def build_app(
     *,
     keyring: Keyring | None = None,
     load: bool = True,
+    guard: bool = False,
     origins: Sequence[str] = (),
 ) -> FastAPI:
     """Build the app of an engine, which starts and stops with the app.
@@ -149,6 +150,7 @@ def build_app(
         engine: Processes the requests.
         keyring: Valid API keys; None to require none.
         load: Whether to load the models at the start.
+        guard: Whether sentences whose translation has a fault are decoded another way.
         origins: Allowed origins of web pages, such as `https://example.org`; `*` for all.
     """
 
@@ -177,7 +179,7 @@ def build_app(
     )
     app_metrics = log.Metrics(engine)
     app.state.engine, app.state.keyring, app.state.metrics = engine, keyring, app_metrics
-    app.state.service, app.state.fault = TranslationService(engine), None
+    app.state.service, app.state.fault = TranslationService(engine, guard=guard), None
     add_error_handlers(app)
     for router in ROUTERS:
         path = "/translate" if router is libretranslate.router else f"{router.prefix}/"

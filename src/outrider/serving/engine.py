@@ -29,12 +29,13 @@ from contextlib import (
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from outrider.decoding import DecodeConfig, Request
+from outrider.decoding import DecodeConfig, Hypothesis, Request
 from outrider.decoding.request import may_draft
-from outrider.errors import ConfigError, UnsupportedError
+from outrider.errors import ConfigError, OutriderError, UnsupportedError
 from outrider.runtime import Generator, Result, Translator
 from outrider.runtime.options import call_settings
 from outrider.runtime.result import Work
+from outrider.runtime.revision import advance, together
 from outrider.serving.limits import Limits
 from outrider.serving.registry import Loaded, ModelRegistry, Spec
 from outrider.serving.request import (
@@ -118,6 +119,7 @@ class Engine:
         async with self.admit(request) as handle:
             while handle.left:
                 await handle.next()
+            await self.revise(request, handle, range(len(handle.requests)))
             if handle.written < BRIEF:
                 return handle.results()
             return await self.run_in_worker(handle.results)
@@ -205,6 +207,49 @@ class Engine:
 
             with _reserve(loaded, handle, expires - self.now):
                 yield handle, add
+
+    async def revise(
+        self, request: TextRequest, handle: RequestHandle, numbers: Sequence[int]
+    ) -> None:
+        """Decode finished pieces that have faults another way, while time and memory last."""
+        if not request.guard:
+            return
+        revisions = {number: handle.revision(number) for number in numbers}
+        chosen = {number: steps for number, steps in revisions.items() if steps is not None}
+        steps = together([*chosen.values()])
+        requests, revised = await self.run_in_worker(advance, steps, None)
+        while revised is None:
+            decoded = await self._decode_again(request, requests)
+            requests, revised = await self.run_in_worker(advance, steps, decoded)
+        for number, hypotheses in zip(chosen, revised, strict=True):
+            handle.replace(number, hypotheses)
+
+    async def _decode_again(
+        self, request: TextRequest, requests: Sequence[Request]
+    ) -> list[list[Hypothesis]]:
+        """Decode further requests; nothing is returned if the server has no time for them."""
+        seconds, expires = self._time_limit(request)
+        decoded: dict[int, list[Hypothesis]] = {}
+        try:
+            async with self._hold(request, expires) as loaded:
+                backend = loaded.model.backend
+                pieces = [piece.sized(backend, DecodeConfig()) for piece in requests]
+                handle = RequestHandle(
+                    [Work(pieces, lambda _: [])],
+                    priority=request.priority,
+                    seconds=seconds,
+                    expires=expires,
+                    on_piece=loaded.admission.finish_piece,
+                )
+                with _reserve(loaded, handle, expires - self.now):
+                    loaded.thread.submit(handle)
+                    while handle.left:
+                        number, update = await handle.next()
+                        if update.hypotheses is not None:
+                            decoded[number] = update.hypotheses
+        except OutriderError:
+            return []
+        return [decoded[number] for number in range(len(requests))]
 
     def hold_all(self, *requests: TextRequest) -> AbstractAsyncContextManager[list[Loaded]]:
         """Load the models of requests that are admitted together, within the time of the first."""
@@ -298,7 +343,7 @@ def _tokenize(
     elif isinstance(model, Translator):
         if loaded.spec.pair is None:
             model = model.between(request.source, request.target)
-        works = model.works(request.texts, config, split=request.split)
+        works = model.works(request.texts, config, split=request.split, guard=request.guard)
     else:
         works = model.works(request.texts, config)
     for work, seed in zip(works, seeds or (), strict=seeds is not None):

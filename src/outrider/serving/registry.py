@@ -295,6 +295,8 @@ class ModelRegistry:
     def _build(self, spec: Spec) -> Loaded:
         files = JsonFolder(spec.folder)
         model = load(files, **self._load_options)
+        if isinstance(model, Translator) and spec.pair:
+            model.writes = spec.pair[1]
         thread = EngineThread(
             model.backend,
             self._limits,

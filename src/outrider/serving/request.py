@@ -5,12 +5,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outrider.decoding import Hypothesis, Request, Round, Update
 from outrider.errors import OutriderError
 from outrider.runtime import Result
 from outrider.runtime.result import Work
+
+if TYPE_CHECKING:
+    from outrider.runtime.revision import Revision
 
 
 class Priority(IntEnum):
@@ -38,6 +41,8 @@ class TextRequest:
     """Fields of `DecodeConfig`."""
     split: bool | None = None
     """Whether to translate sentence by sentence; None for the model's default."""
+    guard: bool = False
+    """Whether sentences with faults are decoded another way; not while tokens are streamed."""
     priority: Priority = Priority.normal
     seconds: float | None = None
     """Time limit, at most that of the server."""
@@ -178,6 +183,18 @@ class RequestHandle:
         hypotheses = self._hypotheses[text][piece]
         assert hypotheses is not None
         return self.works[text].join([hypotheses])[0].text
+
+    def replace(self, number: int, hypotheses: list[Hypothesis]) -> None:
+        """Replace the hypotheses of a finished piece."""
+        text, piece = self.places[number]
+        self._hypotheses[text][piece] = hypotheses
+
+    def revision(self, number: int) -> "Revision | None":
+        """Return the revision of a finished piece."""
+        text, piece = self.places[number]
+        revise, hypotheses = self.works[text].revise, self._hypotheses[text][piece]
+        assert hypotheses is not None
+        return None if revise is None else revise(piece, hypotheses)
 
     def beginning(self, text: int) -> tuple[int, list[Result]]:
         """Return the number of finished pieces at the beginning of a text, and their results."""

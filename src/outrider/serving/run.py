@@ -101,6 +101,8 @@ class Service:
     keys: Path | None = None
     origins: tuple[str, ...] = ()
     load: bool = True
+    guard: bool = True
+    """Whether sentences whose translation has a fault are decoded another way."""
 
     def build(self) -> FastAPI:
         """Build the app; the models are loaded when it starts."""
@@ -113,7 +115,9 @@ class Service:
             idle=self.idle,
             load_options=self.load_options,
         )
-        return build_app(engine, keyring=keyring, load=self.load, origins=self.origins)
+        return build_app(
+            engine, keyring=keyring, load=self.load, guard=self.guard, origins=self.origins
+        )
 
 
 class _Buffered:

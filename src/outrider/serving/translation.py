@@ -40,13 +40,16 @@ class Translation:
     characters: int
     """Characters of the texts, as they were sent."""
     models: tuple[str, ...]
+    faults: tuple[str, ...] = ()
+    """Faults of sentences that no other decoding corrected, see `Result.faults`."""
 
 
 class TranslationService:
     """Translates and detects with the models of an engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, *, guard: bool = False) -> None:
+        """Serve an engine; with `guard`, sentences with faults are decoded another way."""
+        self.engine, self.guard = engine, guard
         self._routes = Routes(engine.registry.specs, memory=engine.registry.memory)
 
     async def translate(
@@ -95,6 +98,7 @@ class TranslationService:
             model="",
             texts=pieces,
             split=split,
+            guard=self.guard,
             priority=priority,
             seconds=seconds,
             began=began,
@@ -103,7 +107,9 @@ class TranslationService:
         if facts is not None:
             facts |= {"model": "+".join(models), "pair": pair_of(route)}
             facts["characters"] = request.characters
-        results = await self._run(route, request, options or {}, alternatives)
+        results, faults = await self._run(route, request, options or {}, alternatives)
+        if faults and facts is not None:
+            facts["faults"] = faults
         ranks = range(alternatives + 1)
         ranked = [[several[min(rank, len(several) - 1)] for several in results] for rank in ranks]
         if pages is not None:
@@ -117,6 +123,7 @@ class TranslationService:
             detected,
             characters,
             models,
+            faults,
         )
 
     async def detect(self, text: str) -> list[Detected]:
@@ -155,10 +162,10 @@ class TranslationService:
 
     async def _run(
         self, route: Route, request: TextRequest, options: Mapping[str, Any], alternatives: int
-    ) -> list[list[str]]:
-        """Translate by a route; return the translations of each text, best first."""
+    ) -> tuple[list[list[str]], tuple[str, ...]]:
+        """Translate by a route; return the translations of each text, best first, and faults."""
         if not route:
-            return [[text] for text in request.texts]
+            return [[text] for text in request.texts], ()
         *first, last = (
             replace(request, model=hop.spec.name, source=hop.source, target=hop.target)
             for hop in route
@@ -166,12 +173,14 @@ class TranslationService:
         last = replace(last, options=_with_alternatives(options, alternatives))
         if not first:
             results = await self.engine.answer(last)
-            return [[result.text for result in several] for several in results]
+            return [[result.text for result in several] for several in results], _faults(results)
         # A translation that is drawn at random is drawn once, by the last model.
         drawn = decode_config(options).strategy == "sample"
         return await self._run_both(replace(first[0], options={} if drawn else options), last)
 
-    async def _run_both(self, first: TextRequest, second: TextRequest) -> list[list[str]]:
+    async def _run_both(
+        self, first: TextRequest, second: TextRequest
+    ) -> tuple[list[list[str]], tuple[str, ...]]:
         async with (
             self.engine.hold_all(first, second),
             self.engine.admit(first) as handle,
@@ -181,10 +190,13 @@ class TranslationService:
                 numbers = [(await handle.next())[0]]
                 while handle.waiting:
                     numbers.append((await handle.next())[0])
+                await self.engine.revise(first, handle, numbers)
                 await add(numbers)
             while following.left:
                 await following.next()
-            return await self.engine.run_in_worker(_join, handle, following)
+            await self.engine.revise(second, following, range(len(following.requests)))
+            faults = _faults([*handle.results(), *following.results()])
+            return await self.engine.run_in_worker(_join, handle, following), faults
 
 
 def _with_alternatives(options: Mapping[str, Any], alternatives: int) -> dict[str, Any]:
@@ -195,6 +207,11 @@ def _with_alternatives(options: Mapping[str, Any], alternatives: int) -> dict[st
         given.setdefault(key, max(BEAMS, alternatives + 1))
         given["n_best"] = alternatives + 1
     return given
+
+
+def _faults(results: Sequence[Sequence[Result]]) -> tuple[str, ...]:
+    """Return the faults of the best results."""
+    return tuple(dict.fromkeys(fault for several in results for fault in several[0].faults))
 
 
 def _join(first: RequestHandle, second: RequestHandle) -> list[list[str]]:

@@ -4,6 +4,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, cast
 from unicodedata import name
 
@@ -93,7 +94,7 @@ def watched(lines: Iterable[str], languages: Sequence[str]) -> Iterator[str]:
     decided = not used
     for line in lines:
         if not decided:
-            words += _count(line, counts)
+            words += count(line, counts)
             if decided := counts.total() >= ENOUGH:
                 _warn(counts, words, used, languages)
         yield line
@@ -114,14 +115,14 @@ def scripts_of(languages: Sequence[str]) -> set[str]:
     return used
 
 
-def _count(line: str, counts: Counter[str]) -> int:
+def count(line: str, counts: Counter[str]) -> int:
     """Count letters by script, outside of addresses; return the number of lower-case words."""
     words = 0
     for word in line.split():
         words += word.islower()
         if _ADDRESS.search(word):
             continue
-        scripts = Counter(name(c, "").partition(" ")[0] for c in word if c.isalpha())
+        scripts = Counter(map(_script, filter(str.isalpha, word)))
         for script, number in scripts.items():
             if script in _DENSE:
                 counts[script] += 3 * number
@@ -130,7 +131,15 @@ def _count(line: str, counts: Counter[str]) -> int:
     return words
 
 
-def _warn(counts: Counter[str], words: int, used: set[str], languages: Sequence[str]) -> None:
+@lru_cache(1 << 14)
+def _script(letter: str) -> str:
+    return name(letter, "").partition(" ")[0]
+
+
+def foreign_script(counts: Counter[str], words: int, used: set[str]) -> str:
+    """Return the script of a text if it is none of those used; empty if it is, or in doubt."""
+    if not used:
+        return ""
     others = Counter(counts)
     for script in used:
         del others[script]
@@ -139,7 +148,11 @@ def _warn(counts: Counter[str], words: int, used: set[str], languages: Sequence[
     foreign = others.total() > own
     if script == "LATIN":  # names and code in Latin letters occur in texts of every language
         foreign = own == 0 and words >= FEWEST_WORDS
-    if foreign:
+    return script if foreign else ""
+
+
+def _warn(counts: Counter[str], words: int, used: set[str], languages: Sequence[str]) -> None:
+    if script := foreign_script(counts, words, used):
         shown = "Chinese" if script == "CJK" else script.capitalize()
         warnings.warn(
             f"the text is in {shown} script, but the model reads {' or '.join(languages)}; choose "

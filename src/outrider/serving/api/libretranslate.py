@@ -143,4 +143,6 @@ def _answer(translation: Translation, body: TranslateBody) -> dict[str, Any]:
     if translation.detected is not None:
         detected = _detected(translation.detected)
         answer["detectedLanguage"] = [detected] * len(best) if several else detected
+    if translation.faults:  # an extension
+        answer["faults"] = translation.faults
     return answer
