@@ -4,9 +4,26 @@ A format is one file with a function `read(content: bytes) -> Document`.
 """
 
 from collections.abc import Sequence
+from importlib import import_module
+from pathlib import PurePath
 from typing import Protocol
 
 from outrider.documents.marked import MarkedText
+from outrider.errors import InputError, nearest
+
+FORMATS = {
+    ".srt": "subtitles",
+    ".vtt": "subtitles",
+}
+"""The module of each suffix."""
+BILINGUAL = frozenset[str]()
+"""Modules whose files name the target language."""
+_REFUSED = {
+    ".pdf": "convert it to docx first, for example with LibreOffice or pdf2docx",
+    ".doc": "save it as docx first",
+    ".xls": "save it as xlsx first",
+    ".ppt": "save it as pptx first",
+}
 
 
 class Document(Protocol):
@@ -20,3 +37,25 @@ class Document(Protocol):
     def write(self, translations: Sequence[MarkedText]) -> bytes:
         """Return the file with these texts; with `texts` themselves, the unchanged bytes."""
         ...
+
+
+def read_document(content: bytes, name: str, target: str = "") -> Document:
+    """Locate the texts of a file.
+
+    Args:
+        content: The file.
+        name: Its name; the suffix selects the format.
+        target: Language of the translation, for formats that name it.
+    """
+    suffix = PurePath(name).suffix.lower()
+    if suffix in _REFUSED:
+        raise InputError(f"{suffix[1:]} files cannot be translated: {_REFUSED[suffix]}")
+    if suffix not in FORMATS:
+        raise InputError(
+            f"{suffix[:20] or 'a name without a suffix'} is no format of documents"
+            f"{nearest(suffix, FORMATS)}; the formats are {', '.join(sorted(FORMATS))}"
+        )
+    module = FORMATS[suffix]
+    read = import_module(f"outrider.documents.{module}").read
+    document: Document = read(content, target) if module in BILINGUAL else read(content)
+    return document

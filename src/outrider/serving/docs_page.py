@@ -10,8 +10,8 @@ _HEAD = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Outrider: routes</title>
-<link rel="icon" href="/page/logo.svg" type="image/svg+xml">
-<link rel="stylesheet" href="/page/docs.css">
+<link rel="icon" href="page/logo.svg" type="image/svg+xml">
+<link rel="stylesheet" href="page/docs.css">
 </head>
 <body>
 <main>
@@ -20,7 +20,7 @@ _KEY = (
     "<p>If the server needs a key, send it as <code>Authorization: Bearer KEY</code>, "
     "<code>Authorization: DeepL-Auth-Key KEY</code> or <code>X-API-Key: KEY</code>, or in the "
     "query as <code>api_key</code>, <code>key</code> or <code>token</code>. "
-    'The schema for programs is <a href="/openapi.json">/openapi.json</a>.</p>\n'
+    'The schema for programs is <a href="openapi.json">/openapi.json</a>.</p>\n'
 )
 
 

@@ -7,9 +7,11 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
 from urllib.parse import parse_qsl
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outrider.serving.api.errors import Problem, error_response, refusal_response
@@ -105,12 +107,10 @@ class Guard:
             await self._app(scope, _replay(body, receive), send_recorded)
         except RefusalError as error:
             response = refusal_response(scope["path"], error)
-            unread = "bytes" not in scope["facts"]
-            if unread:
-                response.headers["Connection"] = "close"
-            await response(scope, receive, send_recorded)
-            if unread:
-                await self._discard(receive)
+            if "bytes" in scope["facts"]:
+                await response(scope, receive, send_recorded)
+            else:
+                await self._refuse_unread(response, scope, receive, send_recorded)
         except ClientGone:
             pass
         except Exception as error:
@@ -169,18 +169,33 @@ class Guard:
         scope["facts"]["bytes"] = size
         return b"".join(parts)
 
+    async def _refuse_unread(
+        self, response: Response, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Refuse a request whose body is not read; the end of the response closes the connection.
+
+        Until then, the rest of the body is read and discarded: closing a connection with unread
+        data resets it, and a client that is still sending does not receive the response.
+        """
+
+        async def send_open(message: Message) -> None:
+            is_body = message["type"] == "http.response.body"
+            await send({**message, "more_body": True} if is_body else message)
+
+        response.headers["Connection"] = "close"
+        await response(scope, receive, send_open)
+        await self._discard(receive)
+        await send({"type": "http.response.body"})
+
     async def _discard(self, receive: Receive) -> None:
-        """Discard the rest of a refused body; clients read the response only after sending."""
         left = DISCARDED
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._limits.body_seconds):
                 while left > 0:
                     event = await receive()
                     if not event.get("more_body", False):
                         return
                     left -= len(event["body"])
-        except TimeoutError:
-            return
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

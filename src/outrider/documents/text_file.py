@@ -1,0 +1,119 @@
+"""Text files: characters located in them, replaced without a change of the others."""
+
+import codecs
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from outrider.documents.marked import MarkedText
+from outrider.errors import InputError
+
+Edit = tuple[int, int, str]
+"""First character, the one after the last, and what replaces them."""
+
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """The characters of a file and how they are encoded."""
+
+    text: str
+    encoding: str = "utf-8"
+    mark: bytes = b""
+    """Its byte order mark."""
+
+    def write(self, edits: Iterable[Edit]) -> bytes:
+        """Return the file with these parts replaced; they do not overlap."""
+        parts: list[str] = []
+        end = 0
+        for start, stop, new in sorted(edits, key=lambda edit: edit[:2]):
+            parts += self.text[end:start], new
+            end = stop
+        parts.append(self.text[end:])
+        try:
+            return self.mark + "".join(parts).encode(self.encoding)
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{error.object[error.start]!r} cannot be written in {self.encoding}, the encoding "
+                "of the file: convert the file to UTF-8 first"
+            ) from None
+
+
+def decode(content: bytes, encoding: str = "utf-8") -> TextFile:
+    """Decode a text file; a byte order mark overrules `encoding`."""
+    mark = next((mark for mark in _MARKS if content.startswith(mark)), b"")
+    encoding = _MARKS.get(mark, encoding)
+    try:
+        text = content[len(mark) :].decode(encoding)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"byte {error.start + len(mark)} of the file is not {encoding.upper()}: convert it, "
+            "for example with iconv -f WINDOWS-1252 -t UTF-8"
+        ) from None
+    if "\0" in text:
+        raise InputError("the file contains NUL bytes: it is not a text file")
+    return TextFile(text, encoding, mark)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A text, and the edits that write its translation."""
+
+    text: MarkedText
+    edits: Callable[[MarkedText], Iterable[Edit]]
+
+
+@dataclass(frozen=True)
+class TextDocument:
+    """A text file with the texts located in it."""
+
+    file: TextFile
+    items: Sequence[Item]
+
+    @property
+    def texts(self) -> Sequence[MarkedText]:
+        """The texts to translate, in reading order."""
+        return [item.text for item in self.items]
+
+    def write(self, translations: Sequence[MarkedText]) -> bytes:
+        """Return the file with these texts; those that equal the source are not touched."""
+        return self.file.write(
+            edit
+            for item, translation in zip(self.items, translations, strict=True)
+            if translation != item.text
+            for edit in item.edits(translation)
+        )
+
+
+def with_markup(marked: MarkedText, escape: Callable[[str], str] = str) -> str:
+    """Return the text with the mark-up of its spans; `escape` is applied to the text between."""
+    parts: list[str] = []
+    opened: list[tuple[int, str]] = []
+    end = 0
+
+    def advance(to: int) -> None:
+        nonlocal end
+        if to > end:
+            parts.append(escape(marked.text[end:to]))
+            end = to
+
+    for span in marked.spans:
+        while opened and opened[-1][0] <= span.start:
+            stop, close = opened.pop()
+            advance(stop)
+            parts.append(close)
+        advance(span.start)
+        parts.append(span.open)
+        if span.end > span.start:
+            opened.append((span.end, span.close))
+        else:
+            parts.append(span.close)
+    for stop, close in reversed(opened):
+        advance(stop)
+        parts.append(close)
+    advance(len(marked.text))
+    return "".join(parts)
