@@ -12,11 +12,13 @@ from outrider.documents.marked import MarkedText
 from outrider.errors import InputError, nearest
 
 FORMATS = {
+    ".po": "po",
+    ".pot": "po",
     ".srt": "subtitles",
     ".vtt": "subtitles",
 }
 """The module of each suffix."""
-BILINGUAL = frozenset[str]()
+BILINGUAL = frozenset({"po"})
 """Modules whose files name the target language."""
 _REFUSED = {
     ".pdf": "convert it to docx first, for example with LibreOffice or pdf2docx",

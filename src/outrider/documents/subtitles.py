@@ -7,7 +7,7 @@ import html
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -111,7 +111,7 @@ def read(content: bytes) -> TextDocument:
         )
     escape = syntax.escape
     return TextDocument(
-        file, [Item(_joined(group), partial(_edits, group, newline, escape)) for group in groups]
+        file, [Item([_joined(group)], partial(_edits, group, newline, escape)) for group in groups]
     )
 
 
@@ -295,9 +295,10 @@ def _joined(group: list[Part]) -> MarkedText:
 
 
 def _edits(
-    group: list[Part], newline: str, escape: bool, translation: MarkedText
+    group: list[Part], newline: str, escape: bool, translations: Sequence[MarkedText]
 ) -> Iterator[Edit]:
     """Divide the translation of a sentence between its cues."""
+    (translation,) = translations
     text = re.sub(r"\s", " ", translation.text)
     spans = [span for span in translation.spans if span.open != BREAK]
     kept = [(span.start, span.end) for span in spans if span.kept]

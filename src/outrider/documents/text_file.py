@@ -61,10 +61,10 @@ def decode(content: bytes, encoding: str = "utf-8") -> TextFile:
 
 @dataclass(frozen=True)
 class Item:
-    """A text, and the edits that write its translation."""
+    """Texts that belong together, and the edits that write their translations."""
 
-    text: MarkedText
-    edits: Callable[[MarkedText], Iterable[Edit]]
+    texts: Sequence[MarkedText]
+    edits: Callable[[Sequence[MarkedText]], Iterable[Edit]]
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,26 @@ class TextDocument:
 
     file: TextFile
     items: Sequence[Item]
+    also: Sequence[Edit] = ()
+    """Edits in a file of which a text is translated."""
 
     @property
     def texts(self) -> Sequence[MarkedText]:
         """The texts to translate, in reading order."""
-        return [item.text for item in self.items]
+        return [text for item in self.items for text in item.texts]
 
     def write(self, translations: Sequence[MarkedText]) -> bytes:
-        """Return the file with these texts; those that equal the source are not touched."""
-        return self.file.write(
-            edit
-            for item, translation in zip(self.items, translations, strict=True)
-            if translation != item.text
-            for edit in item.edits(translation)
-        )
+        """Return the file with these texts; items that equal the source are not touched."""
+        left = list(translations)
+        edits: list[Edit] = []
+        end = 0
+        for item in self.items:
+            start, end = end, end + len(item.texts)
+            if left[start:end] != list(item.texts):
+                edits += item.edits(left[start:end])
+        if end != len(left):
+            raise ValueError(f"{len(left)} translations of {end} texts")
+        return self.file.write([*edits, *self.also] if edits else [])
 
 
 def with_markup(marked: MarkedText, escape: Callable[[str], str] = str) -> str:
