@@ -357,7 +357,9 @@ JSON = st.recursive(
 
 @pytest.fixture(scope="module")
 def client(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, timeout=20) as made:
+    # The server closes idle connections after a second, perhaps while a request is on its way.
+    soon = httpx.Limits(keepalive_expiry=0.25)
+    with httpx.Client(base_url=url, timeout=20, limits=soon) as made:
         yield made
 
 

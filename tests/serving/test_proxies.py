@@ -13,9 +13,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from outrider.runtime import Translator
 from outrider.serving.limits import Limits
+from outrider.serving.run import configure
 from tests.serving.conftest import Serve
 
 
@@ -181,13 +183,18 @@ def test_logs_hold_no_text_and_no_key(proxy: Proxy, tmp_path: Path) -> None:
     assert "hidden" not in "".join(path.read_text() for path in logs if path.exists())
 
 
-def test_limits_above_those_of_the_server(deploy: Path) -> None:
+def test_times_and_sizes_suit_the_server(deploy: Path) -> None:
     nginx, caddy = ((deploy / name).read_text() for name in ("nginx.conf", "Caddyfile"))
     sizes = re.findall(r"client_(?:max_body|body_buffer)_size (\d+)m;", nginx)
     assert len(sizes) == 2
     assert all(int(size) << 20 > Limits().body for size in sizes)
-    for seconds in re.findall(r"timeout (75)s", nginx + caddy):
-        assert int(seconds) > Limits().seconds
+    waits = re.findall(r"(?:read|header)_timeout (\d+)s", nginx + caddy)
+    assert len(waits) == 2
+    assert all(int(seconds) > Limits().seconds for seconds in waits)
+    idle = re.findall(r"keepalive(?:_timeout)? (\d+)s", nginx + caddy)
+    assert len(idle) == 2
+    closed = configure(FastAPI(), Limits()).timeout_keep_alive
+    assert all(int(seconds) < closed for seconds in idle), "or requests meet a closed connection"
     assert "2 MiB" in nginx
     assert Limits().body == 2 << 20
 
