@@ -189,7 +189,8 @@ def _pieces(parts: Sequence[Part]) -> list[_Piece]:
     for i, part in enumerate(parts):
         following = parts[i + 1].run if i + 1 < len(parts) else None
         run, last = part.run, part.last_run or part.run
-        piece = _Piece(part.kind, part.text, part.style, part.wraps, part.start, part.end)
+        kind: Kind = "drop" if part.kind == "text" and not part.text else part.kind
+        piece = _Piece(kind, part.text, part.style, part.wraps, part.start, part.end)
         if run is not None and run is previous:
             piece.head, piece.before = run.head, run.tail
         elif run is not None:
@@ -296,7 +297,8 @@ def _segment(content: bytes, pieces: Sequence[_Piece]) -> Segment | None:
         return None
     sizes: dict[str, int] = {}
     for piece in texts:
-        sizes[piece.style] = sizes.get(piece.style, 0) + len(piece.text.strip())
+        if piece.text.strip():
+            sizes[piece.style] = sizes.get(piece.style, 0) + len(piece.text.strip())
     style = max(sizes, key=lambda style: sizes[style])
     spans, marks = _spans(content, pieces, style)
     text = "".join(piece.text for piece in pieces if piece.kind in ("text", "kept"))

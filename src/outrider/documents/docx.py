@@ -276,4 +276,4 @@ def _characters(element: Element) -> str:
 
 def _visible(element: Element) -> str:
     """Return the text inside an element that is not deleted."""
-    return "".join(map(_characters, element.inside("w:t", ("w:del", "w:moveFrom"))))
+    return "".join(map(_characters, element.inside("w:t", outside=("w:del", "w:moveFrom"))))

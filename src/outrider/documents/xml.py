@@ -61,13 +61,13 @@ class Element:
             if isinstance(child, Element) and (not names or child.name in names):
                 yield child
 
-    def inside(self, name: str, outside: Collection[str] = ()) -> Iterator["Element"]:
-        """Yield the descendants of a name in the order of the file, not those inside `outside`."""
+    def inside(self, *names: str, outside: Collection[str] = ()) -> Iterator["Element"]:
+        """Yield the descendants of these names in the order of the file, not inside `outside`."""
         for child in self.elements():
-            if child.name == name:
+            if child.name in names:
                 yield child
             if child.name not in outside:
-                yield from child.inside(name, outside)
+                yield from child.inside(*names, outside=outside)
 
     @property
     def text(self) -> str:
