@@ -1,5 +1,6 @@
 """`outrider translate` and `outrider generate`."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -61,7 +62,9 @@ def translate(
         str | None,
         typer.Option("--model", "-m", help=f"{MODEL_HELP} Not needed with --from and --to."),
     ] = None,
-    text: Annotated[list[str] | None, typer.Argument(help="Texts; else --in or stdin.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Argument(help="Texts or documents; else --in or stdin.")
+    ] = None,
     source: Annotated[Path | None, typer.Option("--in", help="Read lines of this file.")] = None,
     out: Annotated[
         str | None,
@@ -97,6 +100,10 @@ def translate(
 ) -> None:
     """Translate: one output line per input line, in order, as soon as it is done.
 
+    A document (docx, html, srt, po, md and others, see the docs) comes back in its format: with
+    --to de, report.docx as report.de.docx beside it, or as --out names. The same command resumes an
+    interrupted one.
+
     Without --model, --from and --to choose one by name (see outrider models), which is downloaded
     if it is missing.
 
@@ -113,6 +120,7 @@ def translate(
     interrupted one; outrider jobs status shows the progress.
     """
     languages = {"source_language": source_language, "target_language": target_language}
+    documents = _documents(text or [])
     if model is None or ("/" not in model and not Path(model).exists()):
         from outrider.cli.pull import find_by_name, pair_name
 
@@ -134,6 +142,12 @@ def translate(
         raise ConfigError("--workers", "has no effect without --shards; leave it out")
     if text and source is not None:
         raise ConfigError("--in", "cannot be combined with texts; leave out one of them")
+    if documents:
+        place |= {"shortlist": shortlist} if shortlist is not None else {}
+        options |= {"split": False} if whole else {}
+        options |= {"batch_tokens": batch_tokens} if batch_tokens is not None else {}
+        _translate_documents(model, documents, out, target_language, place, options)
+        return
     target = None if out is None else Path(out)
     for key, path in (("--in", source), ("--out", out)):
         if path is not None:
@@ -171,6 +185,53 @@ def translate(
         reads = (source_language,) if source_language else translator.reads
         lines = watched(lines, reads)
         _translate(translator, lines, target, options, total=total, origin=origin)
+
+
+def _documents(texts: list[str]) -> list[Path]:
+    """Return the arguments as files; none if they are texts."""
+    if not any(re.search(r"\.[A-Za-z]{2,10}$", text) for text in texts):
+        return []
+    from outrider.cli.documents import document_paths
+
+    return document_paths(texts)
+
+
+def _translate_documents(
+    model: str,
+    paths: list[Path],
+    out: str | None,
+    target: str | None,
+    place: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    from outrider.cli.documents import output_paths, read, translate_document
+    from outrider.files.hub import model_folder
+    from outrider.formats.folder import weights_of
+    from outrider.runtime import Translator, load
+
+    check({key: value for key, value in options.items() if key not in ("split", "batch_tokens")})
+    if options.get("n_best", 1) > 1:
+        raise ConfigError("--n-best", "has no effect on documents; leave it out")
+    documents = [read(path, target) for path in paths]
+    outs = output_paths(paths, out, target)
+    translator = load(model, **place)
+    if not isinstance(translator, Translator):
+        raise ModelError(f"{model}: is a language model; use outrider generate")
+    kept = {key: v for key, v in {**options, **place}.items() if key not in SPEED_OPTIONS}
+    for (document, sha256), written in zip(documents, outs, strict=True):
+        origin = {"input": sha256, "options": kept}
+        with ExitStack() as stack:
+            translate_document(
+                translator,
+                document,
+                written,
+                origin=lambda origin=origin: {**origin, "model": weights_of(model_folder(model))},  # type: ignore[misc]
+                options=options,
+                start=lambda total, stack=stack: stack.enter_context(  # type: ignore[misc]
+                    _progress(total, visible=True)
+                ),
+            )
+        typer.echo(str(written))
 
 
 def _inspect(

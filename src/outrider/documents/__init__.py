@@ -20,7 +20,7 @@ FORMATS = {
 """The module of each suffix."""
 BILINGUAL = frozenset({"po"})
 """Modules whose files name the target language."""
-_REFUSED = {
+REFUSED = {
     ".pdf": "convert it to docx first, for example with LibreOffice or pdf2docx",
     ".doc": "save it as docx first",
     ".xls": "save it as xlsx first",
@@ -50,8 +50,8 @@ def read_document(content: bytes, name: str, target: str = "") -> Document:
         target: Language of the translation, for formats that name it.
     """
     suffix = PurePath(name).suffix.lower()
-    if suffix in _REFUSED:
-        raise InputError(f"{suffix[1:]} files cannot be translated: {_REFUSED[suffix]}")
+    if suffix in REFUSED:
+        raise InputError(f"{suffix[1:]} files cannot be translated: {REFUSED[suffix]}")
     if suffix not in FORMATS:
         raise InputError(
             f"{suffix[:20] or 'a name without a suffix'} is no format of documents"

@@ -36,17 +36,21 @@ class Translated(Protocol):
 
 
 def translate_marked(
-    texts: Sequence[MarkedText], translate: Callable[[list[str]], Sequence[Translated]]
+    texts: Sequence[MarkedText],
+    translate: Callable[[list[str]], Sequence[Translated]],
+    aligned: Callable[[list[str]], Sequence[Translated]] | None = None,
 ) -> list[MarkedText]:
     """Translate texts with their mark-up.
 
     Args:
         texts: The texts.
-        translate: Translates texts without mark-up, with alignments. Texts without words are not
-            sent.
+        translate: Translates texts without mark-up. Texts without words are not sent.
+        aligned: Translates with alignments, which some of the texts need; by default `translate`.
     """
     prepared = [Prepared(text) for text in texts]
     sent = [one for one in prepared if one.text]
+    if aligned is not None and any(one.needs_alignment for one in sent):
+        translate = aligned
     results = translate([one.text for one in sent]) if sent else []
     finished = iter([one.finish(each) for one, each in zip(sent, results, strict=True)])
     return [next(finished) if one.text else one.marked for one in prepared]

@@ -127,13 +127,18 @@ class Unfinished:
 
 
 @contextmanager
-def open_unfinished(out: Path, origin: Callable[[], dict[str, Any]]) -> Iterator[Unfinished]:
+def open_unfinished(
+    out: Path,
+    origin: Callable[[], dict[str, Any]],
+    convert: Callable[[bytes], bytes] | None = None,
+) -> Iterator[Unfinished]:
     """Open the unfinished lines of `out` for writing; at the end they replace `out`.
 
     Args:
         out: The file to write; unchanged until the end.
         origin: Returns everything that determines the lines, as JSON values; called when first
             needed. Existing lines of another origin are not used.
+        convert: Makes the file from the lines; None if it consists of them.
     """
     place = out.resolve()
     folder = place.with_name(f"{place.name}.partial")
@@ -148,6 +153,10 @@ def open_unfinished(out: Path, origin: Callable[[], dict[str, Any]]) -> Iterator
                 try:
                     yield work
                     work.flush()
+                    if convert is not None:
+                        made = folder / f"{TEXT}.tmp"
+                        made.write_bytes(convert((folder / TEXT).read_bytes()))
+                        made.replace(folder / TEXT)
                     put(folder / TEXT, place)
                     (folder / STATE).unlink(missing_ok=True)
                 except BaseException:

@@ -18,6 +18,7 @@ from outrider.errors import OutriderError
 from outrider.serving import log
 from outrider.serving.api import (
     deepl,
+    documents,
     google,
     immersive,
     kiss,
@@ -29,6 +30,7 @@ from outrider.serving.api import (
 from outrider.serving.api.errors import error_schemas
 from outrider.serving.api.responses import add_error_handlers
 from outrider.serving.docs_page import write_docs
+from outrider.serving.documents import DocumentStore
 from outrider.serving.engine import Engine
 from outrider.serving.guard import Guard
 from outrider.serving.keys import Keyring
@@ -131,7 +133,8 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
 
 # Routes are matched in this order, so the most frequent are first.
 ROUTERS = (
-    *(libretranslate.router, openai.router, deepl.router, google.router, immersive.router),
+    *(libretranslate.router, openai.router, documents.libretranslate, documents.deepl),
+    *(deepl.router, google.router, immersive.router),
     *(kiss.router, mtranserver.router, watch.router, router, log.router),
 )
 
@@ -165,6 +168,7 @@ def build_app(
         try:
             yield
         finally:
+            await app.state.documents.close()
             await engine.close()
             if keyring is not None:
                 keyring.close()
@@ -180,9 +184,11 @@ def build_app(
     app_metrics = log.Metrics(engine)
     app.state.engine, app.state.keyring, app.state.metrics = engine, keyring, app_metrics
     app.state.service, app.state.fault = TranslationService(engine, guard=guard), None
+    app.state.documents = DocumentStore(engine)
     add_error_handlers(app)
     for router in ROUTERS:
-        path = "/translate" if router is libretranslate.router else f"{router.prefix}/"
+        own = router in (libretranslate.router, documents.libretranslate)
+        path = "/translate" if own else f"{router.prefix}/"
         app.include_router(router, responses=error_schemas(path))
 
     app.add_middleware(

@@ -35,15 +35,17 @@ OPEN = (
     *("/openapi.json", "/docs"),
 )
 """Paths that need no key: they use no model and return public data only."""
-OPEN_BELOW = "/page/"
-"""All paths below it need no key."""
+OPEN_BELOW = ("/page/", "/download_file/")
+"""All paths below them need no key; the address of a document is secret."""
 GOOGLE = "/language/translate/v2"
+UPLOADS = ("/translate_file", "/v2/document")
+"""Paths that receive a document."""
 DECODING = (
     *("/translate", "/translate/batch", SINGLE, "/v2/translate", GOOGLE),
-    *("/imme", "/kiss", "/v1/completions", "/v1/chat/completions", "/watch"),
+    *("/imme", "/kiss", "/v1/completions", "/v1/chat/completions", "/watch", *UPLOADS),
 )
 """Paths that decode; they are refused before parsing while all models are overloaded."""
-IN_BODY = ("/translate", "/detect")
+IN_BODY = ("/translate", "/detect", "/translate_file")
 """Paths whose key may be in the body, as in LibreTranslate's API; they call `admit`."""
 IN_AUTHORIZATION = (b"bearer", b"deepl-auth-key")
 IN_HEADERS = (b"x-api-key", b"x-api-token", b"x-goog-api-key")
@@ -100,6 +102,8 @@ class Guard:
             self._check_load(scope)
             if not body and scope["query_string"] and scope["method"] == "POST":
                 body = _query_as_json(scope)
+            elif scope["path"] in UPLOADS:
+                pass
             elif is_form(kind := scope["by_name"].get(b"content-type", b"")):
                 body = _as_json(scope, form_to_json(kind, body))
             if b'"from"' in body and scope["path"] == "/translate" and is_single(body):
@@ -148,12 +152,13 @@ class Guard:
             raise error
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
-        most, length = self._limits.body, scope["by_name"].get(b"content-length", b"")
+        limits, length = self._limits, scope["by_name"].get(b"content-length", b"")
+        most = limits.document if scope["path"] in UPLOADS else limits.body
         message = f"the body has more than {most:,} bytes; send less at once"
         if length.isdigit() and int(length[:20]) > most:
             raise TooLargeError(message)
         try:
-            async with asyncio.timeout(self._limits.body_seconds):
+            async with asyncio.timeout(limits.body_seconds * max(1, most // limits.body)):
                 parts, size, more = [], 0, True
                 while more:
                     event = await receive()

@@ -45,8 +45,10 @@ class Limits:
     """Time limit of a request."""
     body: int = 2 << 20
     """Bytes of a request's body."""
+    document: int = 32 << 20
+    """Bytes of a request with a document."""
     body_seconds: float = 15.0
-    """Time limit for receiving a request."""
+    """Time limit for receiving a request, and for each `body` bytes of a document."""
     connections: int = 1_024
     """Simultaneous connections; further ones receive 503."""
 

@@ -7,10 +7,14 @@ A route is a model of the language pair, a multilingual model, or two models wit
 them. On a route of two models, each sentence enters the second when it leaves the first.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
+from outrider.documents.marked import MarkedText
+from outrider.documents.translate import Prepared
 from outrider.errors import ConfigError
 from outrider.languages import AUTO, language_name, normalise_code
 from outrider.options import decode_config
@@ -20,7 +24,8 @@ from outrider.serving.html import read_page
 from outrider.serving.languages import Detected, detect_language
 from outrider.serving.request import Priority, RequestHandle, TextRequest, TooLargeError
 from outrider.serving.routes import Language, Route, Routes, pair_of
-from outrider.text.sentences import join
+from outrider.text.alignment import Link, compose
+from outrider.text.sentences import join_at
 
 BEAMS = 4
 """Fewest beams for alternatives."""
@@ -42,6 +47,17 @@ class Translation:
     models: tuple[str, ...]
     faults: tuple[str, ...] = ()
     """Faults of sentences that no other decoding corrected, see `Result.faults`."""
+
+
+class _Plan(NamedTuple):
+    """A request with the models that answer it."""
+
+    route: Route
+    request: TextRequest
+    source: str
+    target: str
+    detected: Detected | None
+    models: tuple[str, ...]
 
 
 class TranslationService:
@@ -80,51 +96,66 @@ class TranslationService:
             seconds: Time limit for all models together.
             facts: Receives `model`, `pair` and `characters` for the log before decoding.
         """
-        began, limits = self.engine.now, self.engine.limits
-        characters = sum(map(len, texts))
-        if characters > limits.characters:
-            raise TooLargeError(f"send at most {limits.characters:,} characters at once")
-        pages = None
-        if html:
-            pages = await self.engine.run_in_worker(lambda: [read_page(text) for text in texts])
-        pieces = [text for page in pages for text in page.texts] if pages is not None else texts
-        source, target, detected = await self._resolve(pieces, source or AUTO, target or AUTO)
-        route = self._routes.find(source, target)
-        if target == AUTO and route and (pair := route[0].spec.pair) is not None:
-            if source == AUTO:
-                detected = Detected(normalise_code(pair[0]), 100.0)
-            source, target = pair
+        characters, most = sum(map(len, texts)), self.engine.limits.characters
+        if characters > most:
+            raise TooLargeError(f"send at most {most:,} characters at once")
         request = TextRequest(
             model="",
-            texts=pieces,
             split=split,
             guard=self.guard,
             priority=priority,
             seconds=seconds,
-            began=began,
+            began=self.engine.now,
         )
-        models = tuple(hop.spec.name for hop in route)
-        if facts is not None:
-            facts |= {"model": "+".join(models), "pair": pair_of(route)}
-            facts["characters"] = request.characters
-        results, faults = await self._run(route, request, options or {}, alternatives)
-        if faults and facts is not None:
-            facts["faults"] = faults
+        pages = None
+        if html:
+            pages = await self.engine.run_in_worker(lambda: [read_page(text) for text in texts])
+        pieces = [text for page in pages for text in page.texts] if pages is not None else texts
+        plan = await self._plan(replace(request, texts=pieces), source, target, facts)
+        results = await self._run(plan.route, plan.request, options or {}, alternatives)
         ranks = range(alternatives + 1)
-        ranked = [[several[min(rank, len(several) - 1)] for several in results] for rank in ranks]
+        ranked = [[_of_rank(several, rank).text for several in results] for rank in ranks]
         if pages is not None:
             for rank in ranks:
                 left = iter(ranked[rank])
                 ranked[rank] = [page.write([next(left) for _ in page.places]) for page in pages]
-        return Translation(
-            [list(several) for several in zip(*ranked, strict=True)],
-            normalise_code(source),
-            normalise_code(target),
-            detected,
-            characters,
-            models,
-            faults,
+        translated = [list(several) for several in zip(*ranked, strict=True)]
+        codes = plan.source, plan.target, plan.detected
+        faults = _faults(results)
+        if faults and facts is not None:
+            facts["faults"] = faults
+        return Translation(translated, *codes, characters, plan.models, faults)
+
+    async def translate_marked(
+        self,
+        texts: Sequence[MarkedText],
+        source: str | None,
+        target: str | None,
+        *,
+        priority: Priority = Priority.normal,
+        facts: dict[str, Any] | None = None,
+    ) -> tuple[list[MarkedText], str]:
+        """Translate texts with mark-up; also return the code of the source language."""
+        prepared = await self.engine.run_in_worker(lambda: [Prepared(text) for text in texts])
+        sent = [one for one in prepared if one.text]
+        if not sent:
+            return list(texts), normalise_code(source or AUTO)
+        request = TextRequest(
+            model="",
+            texts=[one.text for one in sent],
+            guard=self.guard,
+            priority=priority,
+            began=self.engine.now,
         )
+        plan = await self._plan(request, source, target, facts)
+        options = {"alignment": True} if any(one.needs_alignment for one in sent) else {}
+        results = await self._run(plan.route, plan.request, options, 0)
+
+        def finish() -> list[MarkedText]:
+            done = iter([one.finish(best) for one, (best, *_) in zip(sent, results, strict=True)])
+            return [next(done) if one.text else one.marked for one in prepared]
+
+        return await self.engine.run_in_worker(finish), plan.source
 
     async def detect(self, text: str) -> list[Detected]:
         """Return the served languages that a text may be in, the most likely first."""
@@ -141,6 +172,29 @@ class TranslationService:
     def name(self, code: str) -> str:
         """Return the name of a language by its normal code."""
         return self._routes.names.get(code) or language_name(code)
+
+    async def _plan(
+        self,
+        request: TextRequest,
+        source: str | None,
+        target: str | None,
+        facts: dict[str, Any] | None,
+    ) -> "_Plan":
+        """Detect the source language if needed, and find the models."""
+        source, target, detected = await self._resolve(
+            request.texts, source or AUTO, target or AUTO
+        )
+        route = self._routes.find(source, target)
+        if target == AUTO and route and (pair := route[0].spec.pair) is not None:
+            if source == AUTO:
+                detected = Detected(normalise_code(pair[0]), 100.0)
+            source, target = pair
+        models = tuple(hop.spec.name for hop in route)
+        if facts is not None:
+            facts |= {"model": "+".join(models), "pair": pair_of(route)}
+            facts["characters"] = request.characters
+        codes = normalise_code(source), normalise_code(target)
+        return _Plan(route, request, *codes, detected, models)
 
     async def _resolve(
         self, texts: Sequence[str], source: str, target: str
@@ -162,25 +216,23 @@ class TranslationService:
 
     async def _run(
         self, route: Route, request: TextRequest, options: Mapping[str, Any], alternatives: int
-    ) -> tuple[list[list[str]], tuple[str, ...]]:
-        """Translate by a route; return the translations of each text, best first, and faults."""
+    ) -> list[list[Result]]:
+        """Translate by a route; return the translations of each text, best first."""
         if not route:
-            return [[text] for text in request.texts], ()
+            return [[_unchanged(text)] for text in request.texts]
         *first, last = (
             replace(request, model=hop.spec.name, source=hop.source, target=hop.target)
             for hop in route
         )
         last = replace(last, options=_with_alternatives(options, alternatives))
         if not first:
-            results = await self.engine.answer(last)
-            return [[result.text for result in several] for several in results], _faults(results)
+            return await self.engine.answer(last)
         # A translation that is drawn at random is drawn once, by the last model.
-        drawn = decode_config(options).strategy == "sample"
-        return await self._run_both(replace(first[0], options={} if drawn else options), last)
+        if decode_config(options).strategy == "sample":
+            options = {"alignment": True} if options.get("alignment") else {}
+        return await self._run_both(replace(first[0], options=options), last)
 
-    async def _run_both(
-        self, first: TextRequest, second: TextRequest
-    ) -> tuple[list[list[str]], tuple[str, ...]]:
+    async def _run_both(self, first: TextRequest, second: TextRequest) -> list[list[Result]]:
         async with (
             self.engine.hold_all(first, second),
             self.engine.admit(first) as handle,
@@ -195,8 +247,7 @@ class TranslationService:
             while following.left:
                 await following.next()
             await self.engine.revise(second, following, range(len(following.requests)))
-            faults = _faults([*handle.results(), *following.results()])
-            return await self.engine.run_in_worker(_join, handle, following), faults
+            return await self.engine.run_in_worker(_join, handle, following)
 
 
 def _with_alternatives(options: Mapping[str, Any], alternatives: int) -> dict[str, Any]:
@@ -209,24 +260,57 @@ def _with_alternatives(options: Mapping[str, Any], alternatives: int) -> dict[st
     return given
 
 
-def _faults(results: Sequence[Sequence[Result]]) -> tuple[str, ...]:
-    """Return the faults of the best results."""
-    return tuple(dict.fromkeys(fault for several in results for fault in several[0].faults))
+def _unchanged(text: str) -> Result:
+    """Return a text as its own translation."""
+    words = (match.span() for match in re.finditer(r"\S+", text))
+    return Result(text, alignment=tuple(Link(word, word) for word in words))
 
 
-def _join(first: RequestHandle, second: RequestHandle) -> list[list[str]]:
+def _join(first: RequestHandle, second: RequestHandle) -> list[list[Result]]:
     """Join the sentences of the second model with the white space of the source.
 
     Alternative k of a text joins alternative k of its sentences.
     """
-    pieces = iter(second.results())
+    pieces, sentences = iter(second.results()), count()
     texts = []
-    for work in first.works:
+    for number, work in enumerate(first.works):
         parts = [next(pieces) for _ in work.requests]
-        texts.append([join(chosen, work.gaps) for chosen in _by_rank(parts)])
+        (between, *_) = first.beginning(number)[1]
+        sources = [first.piece_text(next(sentences)) for _ in parts]
+        texts.append(
+            [_join_aligned(between, sources, chosen, work.gaps) for chosen in _by_rank(parts)]
+        )
     return texts
 
 
-def _by_rank(parts: Sequence[Sequence[Result]]) -> Iterator[list[str]]:
+def _join_aligned(
+    between: Result, sources: Sequence[str], parts: Sequence[Result], gaps: Sequence[str]
+) -> Result:
+    """Join the sentences of the second model, and align them with the source of the first.
+
+    Args:
+        between: The text of the first model.
+        sources: Its sentences.
+        parts: Their translations.
+        gaps: White space between the sentences of the source.
+    """
+    joined, starts = join_at([part.text for part in parts], gaps)
+    faults = _faults([[between], *([part] for part in parts)])
+    if between.alignment is None:
+        return Result(joined, faults=faults)
+    links: list[Link] = []
+    offsets = join_at(sources, gaps)[1]
+    for part, offset, start in zip(parts, offsets, starts, strict=True):
+        for (left, right), (first, last) in part.alignment or ():
+            links.append(Link((left + offset, right + offset), (first + start, last + start)))
+    return Result(joined, faults=faults, alignment=compose(between.alignment, tuple(links)))
+
+
+def _by_rank(parts: Sequence[Sequence[Result]]) -> Iterator[list[Result]]:
     for rank in range(max(map(len, parts), default=1)):
-        yield [several[min(rank, len(several) - 1)].text for several in parts]
+        yield [_of_rank(several, rank) for several in parts]
+
+
+def _of_rank(several: Sequence[Result], rank: int) -> Result:
+    """Return an alternative, or the last one."""
+    return several[min(rank, len(several) - 1)]

@@ -190,7 +190,6 @@ async def usage(request: Request) -> dict[str, int]:
 NOT_OFFERED = {
     "glossaries": "glossaries",
     "glossary-language-pairs": "glossaries",
-    "document": "documents",
 }
 
 

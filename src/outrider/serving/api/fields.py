@@ -5,7 +5,7 @@
 
 import json
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
 from pydantic import ConfigDict, Field, create_model
@@ -63,7 +63,7 @@ URLENCODED, _MULTIPART = b"application/x-www-form-urlencoded", b"multipart/form-
 _BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"]{1,70})"|([^\s";]{1,70}))', re.IGNORECASE)
 _DISPOSITION = re.compile(rb"^content-disposition:\s*form-data\s*;(.*)$", re.IGNORECASE | re.M)
 _NAME = re.compile(rb'(?:^|;)\s*name=(?:"([^"]*)"|([^\s";]+))', re.IGNORECASE)
-_FILE = re.compile(rb"(?:^|;)\s*filename\*?=", re.IGNORECASE)
+_FILE = re.compile(rb'(?:^|;)\s*filename\*?=(?:"([^"]*)"|([^\s";]*))', re.IGNORECASE)
 
 
 def is_form(content_type: bytes) -> bool:
@@ -95,7 +95,37 @@ def _read_urlencoded(body: bytes) -> list[tuple[str, str]]:
         raise RefusalError("the form is not UTF-8 text; send it as UTF-8") from error
 
 
+class Upload(NamedTuple):
+    """A form with one file."""
+
+    fields: dict[str, str]
+    name: str
+    """File name, without folders."""
+    content: bytes
+
+
+def read_upload(content_type: bytes, body: bytes) -> Upload:
+    """Read a multipart form with one file."""
+    if content_type.split(b";")[0].strip().lower() != _MULTIPART:
+        raise RefusalError("send the document as multipart/form-data, in the field file")
+    files, pairs = [], []
+    for part in _split_multipart(content_type, body):
+        disposition, key, value = _split_part(part)
+        if (match := _FILE.search(disposition)) is None:
+            pairs.append((key, _decode(value)))
+        else:
+            name = _decode(match[1] or match[2] or b"").replace("\\", "/").rpartition("/")[2]
+            files.append((name, value))
+    if len(files) != 1:
+        raise RefusalError(f"file: the form has {len(files)} files, expected one")
+    return Upload(dict(pairs), *files[0])
+
+
 def _read_multipart(content_type: bytes, body: bytes) -> list[tuple[str, str]]:
+    return [_read_part(part) for part in _split_multipart(content_type, body)]
+
+
+def _split_multipart(content_type: bytes, body: bytes) -> list[bytes]:
     match = _BOUNDARY.search(content_type)
     if match is None:
         raise RefusalError("the multipart form has no boundary in its Content-Type; add it")
@@ -105,19 +135,28 @@ def _read_multipart(content_type: bytes, body: bytes) -> list[tuple[str, str]]:
         raise RefusalError(f"the form has more than {FIELDS:,} fields; send fewer")
     if not parts or not parts[-1].startswith(b"--"):
         raise RefusalError("the multipart form does not end with its boundary; send all of it")
-    return [_read_part(part) for part in parts[:-1]]
+    return parts[:-1]
 
 
 def _read_part(part: bytes) -> tuple[str, str]:
+    disposition, key, value = _split_part(part)
+    if _FILE.search(disposition):
+        raise RefusalError(f"{key}: file uploads are not supported; send a plain field")
+    return key, _decode(value)
+
+
+def _split_part(part: bytes) -> tuple[bytes, str, bytes]:
+    """Return the disposition of a part, its name and its value."""
     head, blank, value = part.partition(b"\r\n\r\n")
     disposition = _DISPOSITION.search(head) if blank and len(head) <= HEAD else None
     name = None if disposition is None else _NAME.search(disposition[1])
     if disposition is None or name is None:
         raise RefusalError("a part of the multipart form has no name; add it")
+    return disposition[1], _decode(name[1] or name[2] or b""), value
+
+
+def _decode(value: bytes) -> str:
     try:
-        key = (name[1] or name[2] or b"").decode("utf-8")
-        if _FILE.search(disposition[1]):
-            raise RefusalError(f"{key}: file uploads are not supported; send a plain field")
-        return key, value.decode("utf-8")
+        return value.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RefusalError("the form is not UTF-8 text; send it as UTF-8") from error

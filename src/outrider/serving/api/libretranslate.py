@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
+from outrider.documents import FORMATS
 from outrider.languages import AUTO
 from outrider.serving.api.fields import Code, Options, PriorityName, Seconds, read_priority
 from outrider.serving.api.responses import while_connected
@@ -117,10 +118,10 @@ async def settings(request: Request) -> dict[str, Any]:
         "apiKeys": needs_key,
         "keyRequired": needs_key,
         "charLimit": service.engine.limits.characters,
-        "filesTranslation": False,
+        "filesTranslation": True,
         "frontendTimeout": 500,
         "suggestions": False,
-        "supportedFilesFormat": [],
+        "supportedFilesFormat": sorted(FORMATS),
         "language": {
             "source": {"code": source, "name": service.name(source)},
             "target": {"code": (target := next(iter(targets), "")), "name": service.name(target)},
