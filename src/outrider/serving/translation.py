@@ -260,6 +260,11 @@ def _with_alternatives(options: Mapping[str, Any], alternatives: int) -> dict[st
     return given
 
 
+def _faults(results: Sequence[Sequence[Result]]) -> tuple[str, ...]:
+    """Return the faults of the best results."""
+    return tuple(dict.fromkeys(fault for several in results for fault in several[0].faults))
+
+
 def _unchanged(text: str) -> Result:
     """Return a text as its own translation."""
     words = (match.span() for match in re.finditer(r"\S+", text))
