@@ -22,15 +22,15 @@ HEAVY = re.compile(r"^\s*(?:import|from) (torch|transformers|accelerate|pyarrow)
 FILES, CODE, LINES = 370, 41_000, 58_500
 MEDIAN, P90 = 7, 20
 DOCS_WORDS, README_WORDS = 36_500, 700
-MODULES, MODULE_LINES = 58, 10_400
+MODULES, MODULE_LINES = 58, 10_450
 WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     "plain": (
         ["translate", "--model", "demo/zh-en", "请问最近的地铁站在哪里？"],
-        {"files": 38, "functions": 323, "package_changes": 78},
+        {"files": 38, "functions": 324, "package_changes": 78},
     ),
     "tandem": (
         ["translate", "--model", "demo/en-de", "--mode", "tandem", "Where is the station?"],
-        {"files": 42, "functions": 383, "package_changes": 108},
+        {"files": 42, "functions": 384, "package_changes": 108},
     ),
 }
 POST = '{"q": "你好。", "source": "zh", "target": "en"}'

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,6 @@ LARGEST = 512 << 20
 """Limit of a file, in bytes."""
 WINDOW = 64
 """Texts that are translated together and then saved."""
-Progress = Callable[[int | None], Any]
 
 
 def document_paths(texts: Sequence[str]) -> list[Path]:
@@ -68,7 +68,43 @@ def output_paths(paths: Sequence[Path], out: str | None, target: str | None) -> 
     return outs
 
 
-def read(path: Path, target: str | None) -> tuple[Document, str]:
+def translate_documents(
+    paths: Sequence[Path],
+    out: str | None,
+    target: str | None,
+    *,
+    load: Callable[[], Translator],
+    origin: Callable[[], dict[str, Any]],
+    options: Mapping[str, Any],
+    progress: Callable[[int], AbstractContextManager[Callable[[int], None]]],
+) -> None:
+    """Write the translations of documents and print their paths.
+
+    Args:
+        paths: The documents.
+        out: As in `output_paths`.
+        target: Language of the translations.
+        load: Loads the model, once the documents are read.
+        origin: Returns everything that determines translations, except the document.
+        options: Options of `Translator.results`.
+        progress: Opens a progress bar of so many texts, and returns the function that advances it.
+    """
+    if options.get("n_best", 1) > 1:
+        raise ConfigError("--n-best", "has no effect on documents; leave it out")
+    documents = [_read(path, target) for path in paths]
+    outs = output_paths(paths, out, target)
+    translator = load()
+    for (document, sha256), written in zip(documents, outs, strict=True):
+        kept = partial(_with_input, origin, sha256)
+        _translate(translator, document, written, kept, options, progress)
+        typer.echo(str(written))
+
+
+def _with_input(origin: Callable[[], dict[str, Any]], sha256: str) -> dict[str, Any]:
+    return {"input": sha256, **origin()}
+
+
+def _read(path: Path, target: str | None) -> tuple[Document, str]:
     """Read a document; also return its checksum."""
     with explained(path):
         content = read_limited(path, limit=LARGEST, error=DataError)
@@ -79,45 +115,37 @@ def read(path: Path, target: str | None) -> tuple[Document, str]:
     return document, hashlib.sha256(content).hexdigest()
 
 
-def translate_document(
+def _translate(
     translator: Translator,
     document: Document,
     out: Path,
-    *,
     origin: Callable[[], dict[str, Any]],
-    options: dict[str, Any],
-    start: Callable[[int], Callable[[int], None]],
+    options: Mapping[str, Any],
+    progress: Callable[[int], AbstractContextManager[Callable[[int], None]]],
 ) -> None:
-    """Write the translation of a document; an interrupted run is resumed.
-
-    Args:
-        translator: The model.
-        document: The document.
-        out: The file to write.
-        origin: Returns everything that determines the translation.
-        options: Options of `Translator.results`.
-        start: Starts a progress bar of so many texts, and returns the function that advances it.
-    """
+    """Write the translation of a document; an interrupted run is resumed."""
     texts = document.texts
 
     def translate(batch: list[str], *, alignment: bool = False) -> list[Result]:
         results = translator.results(batch, alignment=alignment, **options)
+        for text, (best, *_) in zip(batch, results, strict=True):
+            for fault in best.faults:
+                typer.echo(f"outrider: {out.name}: {fault}: {text[:60]}", err=True)
         return [best for best, *_ in results]
-
-    aligned = partial(translate, alignment=True)
 
     def write(lines: bytes) -> bytes:
         return document.write([_read_line(line) for line in lines.splitlines()])
 
+    aligned = partial(translate, alignment=True)
     try:
         with open_unfinished(out, origin, convert=write) as unfinished:
             _report(unfinished)
-            advance = start(len(texts) - unfinished.rows)
-            for first in range(unfinished.rows, len(texts), WINDOW):
-                window = texts[first : first + WINDOW]
-                for text in translate_marked(window, translate, aligned):
-                    unfinished.write(_line(text))
-                advance(len(window))
+            with progress(len(texts) - unfinished.rows) as advance:
+                for first in range(unfinished.rows, len(texts), WINDOW):
+                    window = texts[first : first + WINDOW]
+                    for text in translate_marked(window, translate, aligned):
+                        unfinished.write(_line(text))
+                    advance(len(window))
     except KeyboardInterrupt as error:
         done = f"{unfinished.rows:,} of {len(texts):,} texts of {out.name} are done"
         raise StoppedError(f"{done}; the same command continues") from error

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,10 +144,23 @@ def translate(
     if text and source is not None:
         raise ConfigError("--in", "cannot be combined with texts; leave out one of them")
     if documents:
+        from outrider.cli.documents import translate_documents
+
+        check(options)
         place |= {"shortlist": shortlist} if shortlist is not None else {}
         options |= {"split": False} if whole else {}
+        options |= {} if no_guard else {"guard": True}
         options |= {"batch_tokens": batch_tokens} if batch_tokens is not None else {}
-        _translate_documents(model, documents, out, target_language, place, options)
+        kept = {key: v for key, v in {**options, **place}.items() if key not in SPEED_OPTIONS}
+        translate_documents(
+            documents,
+            out,
+            target_language,
+            load=partial(_load, model, place),
+            origin=lambda: {"model": _weights_of(model), "options": kept},
+            options=options,
+            progress=partial(_progress, visible=True),
+        )
         return
     target = None if out is None else Path(out)
     for key, path in (("--in", source), ("--out", out)):
@@ -174,17 +188,31 @@ def translate(
 
             raw = stack.enter_context(open_lines(source, check=check_plain_text))
             lines, options["ready"] = (line.decode("utf-8", "replace") for line in raw), raw.ready
-        from outrider.runtime import Translator, load
         from outrider.text.language import watched
 
-        translator = load(model, **place)
-        if not isinstance(translator, Translator):
-            raise ModelError(f"{model}: is a language model; use outrider generate")
+        translator = _load(model, place)
         if stats:
             options["stats"] = stack.enter_context(_statistics())
         reads = (source_language,) if source_language else translator.reads
         lines = watched(lines, reads)
         _translate(translator, lines, target, options, total=total, origin=origin)
+
+
+def _load(model: str, place: dict[str, Any]) -> "Translator":
+    from outrider.runtime import Translator, load
+
+    translator = load(model, **place)
+    if not isinstance(translator, Translator):
+        raise ModelError(f"{model}: is a language model; use outrider generate")
+    return translator
+
+
+def _weights_of(model: str) -> Any:
+    """Return what identifies the weights of a model."""
+    from outrider.files.hub import model_folder
+    from outrider.formats.folder import weights_of
+
+    return weights_of(model_folder(model))
 
 
 def _documents(texts: list[str]) -> list[Path]:
@@ -196,44 +224,6 @@ def _documents(texts: list[str]) -> list[Path]:
     return document_paths(texts)
 
 
-def _translate_documents(
-    model: str,
-    paths: list[Path],
-    out: str | None,
-    target: str | None,
-    place: dict[str, Any],
-    options: dict[str, Any],
-) -> None:
-    from outrider.cli.documents import output_paths, read, translate_document
-    from outrider.files.hub import model_folder
-    from outrider.formats.folder import weights_of
-    from outrider.runtime import Translator, load
-
-    check({key: value for key, value in options.items() if key not in ("split", "batch_tokens")})
-    if options.get("n_best", 1) > 1:
-        raise ConfigError("--n-best", "has no effect on documents; leave it out")
-    documents = [read(path, target) for path in paths]
-    outs = output_paths(paths, out, target)
-    translator = load(model, **place)
-    if not isinstance(translator, Translator):
-        raise ModelError(f"{model}: is a language model; use outrider generate")
-    kept = {key: v for key, v in {**options, **place}.items() if key not in SPEED_OPTIONS}
-    for (document, sha256), written in zip(documents, outs, strict=True):
-        origin = {"input": sha256, "options": kept}
-        with ExitStack() as stack:
-            translate_document(
-                translator,
-                document,
-                written,
-                origin=lambda origin=origin: {**origin, "model": weights_of(model_folder(model))},  # type: ignore[misc]
-                options=options,
-                start=lambda total, stack=stack: stack.enter_context(  # type: ignore[misc]
-                    _progress(total, visible=True)
-                ),
-            )
-        typer.echo(str(written))
-
-
 def _inspect(
     source: Path, target: Path | None, model: str, decode: dict[str, Any]
 ) -> tuple[int | None, Callable[[], dict[str, Any]] | None]:
@@ -242,17 +232,14 @@ def _inspect(
     if not resumes and not sys.stderr.isatty():
         return None, None
     from outrider.files import LocalFolder
-    from outrider.files.hub import model_folder
-    from outrider.formats.folder import weights_of
     from outrider.jobs.text_file import look_at
 
     total, sha256, fault = look_at(LocalFolder(source.parent), source.name)
     if fault:
         raise DataError(fault)
-    folder = model_folder(model)
     options = {key: value for key, value in decode.items() if key not in SPEED_OPTIONS}
     origin = {"input": sha256, "options": options}
-    return total, (lambda: {**origin, "model": weights_of(folder)}) if resumes else None
+    return total, (lambda: {**origin, "model": _weights_of(model)}) if resumes else None
 
 
 def _check_alone(others: dict[str, Any]) -> None:
