@@ -22,7 +22,7 @@ HEAVY = re.compile(r"^\s*(?:import|from) (torch|transformers|accelerate|pyarrow)
 FILES, CODE, LINES = 370, 41_000, 58_500
 MEDIAN, P90 = 7, 20
 DOCS_WORDS, README_WORDS = 36_500, 700
-MODULES, MODULE_LINES = 58, 10_450
+MODULES, MODULE_LINES = 58, 10_600
 WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     "plain": (
         ["translate", "--model", "demo/zh-en", "请问最近的地铁站在哪里？"],

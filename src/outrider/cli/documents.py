@@ -131,6 +131,9 @@ def _translate(
         for text, (best, *_) in zip(batch, results, strict=True):
             for fault in best.faults:
                 typer.echo(f"outrider: {out.name}: {fault}: {text[:60]}", err=True)
+            for term, wanted in best.missing_terms:
+                message = f"{term!r} is not translated as {wanted!r}: {text[:60]}"
+                typer.echo(f"outrider: {out.name}: {message}", err=True)
         return [best for best, *_ in results]
 
     def write(lines: bytes) -> bytes:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
     from outrider.jobs.text_file import Unfinished
     from outrider.runtime import Translator
+    from outrider.text.glossary import Glossary
 
 SPEED_OPTIONS = {"device", "threads", "batch_tokens"}
 """Options that change the speed, but not the translation."""
@@ -80,6 +81,10 @@ def translate(
     whole: Annotated[
         bool, typer.Option("--no-split", help="Translate lines whole, not sentence by sentence.")
     ] = False,
+    glossary: Annotated[
+        Path | None,
+        typer.Option(help="Terms to obey: TSV (source, target, perhaps inflect), TMX or TBX."),
+    ] = None,
     no_guard: Annotated[
         bool,
         typer.Option("--no-guard", help="Keep translations with faults instead of trying again."),
@@ -110,7 +115,7 @@ def translate(
 
     A sentence whose translation repeats itself, stops early, has no words, repeats the source or is
     in another language is decoded another way; if no way corrects it, a notice on stderr names its
-    line.
+    line. Terms of a --glossary are translated as it says; a notice names those that are not.
 
     With --out the file appears when all lines are done: an error or Ctrl-C leaves an old file
     unchanged, and with --in the same command resumes an interrupted one. A pipe or a device is
@@ -121,6 +126,7 @@ def translate(
     interrupted one; outrider jobs status shows the progress.
     """
     languages = {"source_language": source_language, "target_language": target_language}
+    pair = dict(languages)
     documents = _documents(text or [])
     if model is None or ("/" not in model and not Path(model).exists()):
         from outrider.cli.pull import find_by_name, pair_name
@@ -135,7 +141,7 @@ def translate(
         options |= {"split": False} if whole else {}
         options |= {} if no_guard else {"guard": True}
         options |= {"batch_tokens": batch_tokens} if batch_tokens is not None else {}
-        _check_alone({"TEXT": text, "--in": source, "--stats": stats})
+        _check_alone({"TEXT": text, "--in": source, "--stats": stats, "--glossary": glossary})
         _translate_shards(model, shards, out, place, options, workers or 1)
         return
     place |= languages
@@ -151,7 +157,8 @@ def translate(
         options |= {"split": False} if whole else {}
         options |= {} if no_guard else {"guard": True}
         options |= {"batch_tokens": batch_tokens} if batch_tokens is not None else {}
-        kept = {key: v for key, v in {**options, **place}.items() if key not in SPEED_OPTIONS}
+        options |= {} if glossary is None else {"glossary": _read_terms(glossary, **pair)}
+        kept = _determining(options, place)
         translate_documents(
             documents,
             out,
@@ -181,8 +188,10 @@ def translate(
         total, origin = len(text) if text else None, None
         if shortlist is not None:
             place["shortlist"] = shortlist
+        if glossary is not None:
+            options["glossary"] = _read_terms(glossary, **pair)
         if source is not None and source.is_file():
-            total, origin = _inspect(source, target, model, {**options, **place})
+            total, origin = _inspect(source, target, model, _determining(options, place))
         if not text:
             from outrider.data.lines import check_plain_text, open_lines
 
@@ -205,6 +214,22 @@ def _load(model: str, place: dict[str, Any]) -> "Translator":
     if not isinstance(translator, Translator):
         raise ModelError(f"{model}: is a language model; use outrider generate")
     return translator
+
+
+def _read_terms(
+    path: Path, *, source_language: str | None, target_language: str | None
+) -> "Glossary":
+    from outrider.text.glossary import read_glossary
+
+    return read_glossary(path, source=source_language, target=target_language)
+
+
+def _determining(options: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that determine translations, as JSON."""
+    values = {**options, **place}
+    if "glossary" in values:
+        values["glossary"] = [list(entry) for entry in values["glossary"].entries]
+    return {key: value for key, value in values.items() if key not in SPEED_OPTIONS}
 
 
 def _weights_of(model: str) -> Any:
@@ -237,8 +262,7 @@ def _inspect(
     total, sha256, fault = look_at(LocalFolder(source.parent), source.name)
     if fault:
         raise DataError(fault)
-    options = {key: value for key, value in decode.items() if key not in SPEED_OPTIONS}
-    origin = {"input": sha256, "options": options}
+    origin = {"input": sha256, "options": decode}
     return total, (lambda: {**origin, "model": _weights_of(model)}) if resumes else None
 
 
@@ -355,6 +379,9 @@ def _translate(
                 done += 1
                 for fault in results[0].faults:
                     typer.echo(f"outrider: line {done:,}: {NOTICES[fault]}", err=True)
+                for term, wanted in results[0].missing_terms:
+                    message = f"{term!r} is not translated as {wanted!r}"
+                    typer.echo(f"outrider: line {done:,}: {message}", err=True)
                 advance(1)
     except KeyboardInterrupt:
         kept = unfinished is not None and done > 0

@@ -81,6 +81,8 @@ class Hypothesis:
     """For each token the place of its source token in `Request.source`; None if not requested."""
     faults: tuple[str, ...] = field(default=(), compare=False)
     """Faults that another decoding did not remove, see `runtime/guards.py`."""
+    missing_terms: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    """Terms of a glossary, and their translations, that the text lacks."""
 
 
 def up_to_end(tokens: Sequence[int], ends: Collection[int]) -> int:

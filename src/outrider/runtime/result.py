@@ -34,6 +34,8 @@ class Result:
     faults: tuple[str, ...] = ()
     """With `guard=True`, what is wrong with a sentence that no other decoding corrected: `loop`,
     `truncated`, `empty`, `copied`, `language`."""
+    missing_terms: tuple[tuple[str, str], ...] = ()
+    """With a glossary, the terms and translations that could not be put into the text."""
 
 
 def format_results(results: Sequence[Result], line: int, *, n_best: int) -> str:

@@ -1,4 +1,4 @@
-"""Decoding sentences again that have faults.
+"""Decoding sentences again: with terms of a glossary, and those that have faults.
 
 A revision is a generator: it yields requests, receives their hypotheses, or an empty list if they
 cannot be decoded, and returns the hypotheses of the sentence. So a `Translator` and a server decode
@@ -17,6 +17,7 @@ from outrider.text.sentences import Piece, cut, join
 
 if TYPE_CHECKING:
     from outrider.runtime.translator import Translator
+    from outrider.text.glossary import Glossary
 
 T = TypeVar("T")
 Steps = Generator[list[Request], list[list[Hypothesis]], T]
@@ -63,17 +64,31 @@ def together(revisions: Sequence[Steps[T]]) -> Steps[list[T]]:
 
 
 class Reviser:
-    """Revises the sentences of one call: those with a fault are decoded another way."""
+    """Revises the sentences of one call: puts terms into them, and repeats those with a fault."""
 
-    def __init__(self, translator: "Translator", config: DecodeConfig) -> None:
-        self.translator, self.config = translator, config
+    def __init__(
+        self,
+        translator: "Translator",
+        config: DecodeConfig,
+        *,
+        guard: bool = True,
+        glossary: "Glossary | None" = None,
+    ) -> None:
+        """Prepare; without `guard` only the terms of a glossary are put."""
+        self.translator, self.config, self.guard = translator, config, guard
+        self.glossary, self._terms = glossary, None
+        if glossary is not None:
+            from outrider.runtime.terms import Terms
+
+            self._terms = Terms(translator, config, glossary)
         greedy = config.strategy != "beam"
         self._other = DecodeConfig().changed(
             strategy="beam" if greedy else "greedy",
             beams=max(BEAMS, config.n_best),
             n_best=config.n_best if greedy else 1,
             scores=config.scores or config.n_best > 1,
-            **{key: getattr(config, key) for key in ("suppress", "force_eos", "alignment")},
+            alignment=config.alignment or glossary is not None,
+            **{key: getattr(config, key) for key in ("suppress", "force_eos")},
         )
         self._plain = self._other.changed(strategy="greedy", n_best=1)
 
@@ -82,9 +97,12 @@ class Reviser:
 
         A sentence is decoded by beam search, or greedily after beam search, and then in two parts.
         """
-        best, least = first, self._fault(piece, first)
-        if least is None or first[0].finish in STOPPED:
+        if first[0].finish in STOPPED:
             return first
+        best = yield from self._with_terms(piece, request, first)
+        least = self._fault(piece, best) if self.guard else None
+        if least is None:
+            return best
         for attempt in (self._again, self._in_parts):
             found = yield from attempt(piece, request)
             if not found:
@@ -95,6 +113,16 @@ class Reviser:
             if rank(fault) < rank(least):
                 best, least = found, fault
         return [replace(best[0], faults=(least,)), *best[1:]]
+
+    def _with_terms(self, piece: Piece, request: Request, hypotheses: list[Hypothesis]) -> Revision:
+        """Put the terms of the glossary into all hypotheses."""
+        if self._terms is None:
+            return hypotheses
+        steps = [self._terms.put(piece, request, one) for one in hypotheses]
+        found = yield from together(steps)
+        # Terms need alignments, which were perhaps not requested.
+        keep = self.config.alignment
+        return [one if keep else replace(one, alignment=None) for (one,) in found]
 
     def _fault(self, piece: Piece, hypotheses: Sequence[Hypothesis]) -> Fault | None:
         translator, best = self.translator, hypotheses[0]
@@ -112,7 +140,7 @@ class Reviser:
 
     def _again(self, piece: Piece, request: Request) -> Revision:
         decoded = yield [replace(request, config=self._other, needs=(0, 0))]
-        return decoded[0] if decoded else []
+        return (yield from self._with_terms(piece, request, decoded[0])) if decoded else []
 
     def _in_parts(self, piece: Piece, request: Request) -> Revision:
         most = ceil(LARGEST_PART * len(piece.text.strip()))
@@ -124,13 +152,19 @@ class Reviser:
         if not all(rows):
             return []
         limit = self.config.max_new_tokens
-        decoded = yield [
+        requests = [
             self.translator.request(ids, max_new_tokens=limit, config=self._plain) for ids in rows
         ]
+        decoded = yield requests
         if not decoded:
             return []
+        steps = [
+            self._with_terms(Piece(text, ids), request, several)
+            for text, ids, request, several in zip(texts, rows, requests, decoded, strict=True)
+        ]
+        found = yield from together(steps)
         gap = parts[0][len(parts[0].rstrip()) :]
-        return [self._join([several[0] for several in decoded], gap, piece, rows)]
+        return [self._join([several[0] for several in found], gap, piece, rows)]
 
     def _join(
         self, parts: Sequence[Hypothesis], gap: str, piece: Piece, rows: Sequence[Sequence[int]]
@@ -154,4 +188,5 @@ class Reviser:
             sum(scores) if len(scores) == len(parts) else None,
             (*first.rounds, *second.rounds),
             alignment,
+            missing_terms=(*first.missing_terms, *second.missing_terms),
         )

@@ -17,6 +17,7 @@ from outrider.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from outrider.runtime.revision import Reviser, Revision
+    from outrider.text.glossary import Glossary
 
 FIRST_WINDOW, LAST_WINDOW = 32, 2048
 """Lines that a stream reads ahead: few at first to start output early, more later for speed."""
@@ -89,6 +90,7 @@ class Translator(LoadedModel):
         batch_tokens: int = ...,
         stats: Literal[False] = ...,
         guard: bool = ...,
+        glossary: "Glossary | None" = ...,
         **options: Any,
     ) -> str: ...
     @overload
@@ -100,6 +102,7 @@ class Translator(LoadedModel):
         batch_tokens: int = ...,
         stats: Literal[False] = ...,
         guard: bool = ...,
+        glossary: "Glossary | None" = ...,
         **options: Any,
     ) -> list[str]: ...
     @overload
@@ -111,6 +114,7 @@ class Translator(LoadedModel):
         batch_tokens: int = ...,
         stats: Literal[True],
         guard: bool = ...,
+        glossary: "Glossary | None" = ...,
         **options: Any,
     ) -> tuple[str, Statistics]: ...
     @overload
@@ -122,6 +126,7 @@ class Translator(LoadedModel):
         batch_tokens: int = ...,
         stats: Literal[True],
         guard: bool = ...,
+        glossary: "Glossary | None" = ...,
         **options: Any,
     ) -> tuple[list[str], Statistics]: ...
     def translate(
@@ -132,6 +137,7 @@ class Translator(LoadedModel):
         batch_tokens: int = BATCH_TOKENS,
         stats: bool = False,
         guard: bool = False,
+        glossary: "Glossary | None" = None,
         **options: Any,
     ) -> str | list[str] | tuple[str | list[str], Statistics]:
         """Translate one text, or many together; an empty text stays empty.
@@ -145,6 +151,7 @@ class Translator(LoadedModel):
             stats: Return `(translation, statistics)`: rounds, acceptance and time.
             guard: Decode a sentence another way if its translation repeats itself, stops early, has
                 no words, repeats the source or is in another language; see `Result.faults`.
+            glossary: Terms and their translations, see `outrider.text.glossary.read_glossary`.
             **options: Fields of `DecodeConfig`, such as `mode="tandem"`, `beams=5` or
                 `max_new_tokens=100`. Text number i samples with `seed + i`, so it can be repeated
                 without the others.
@@ -156,6 +163,7 @@ class Translator(LoadedModel):
             batch_tokens=batch_tokens,
             stats=statistics,
             guard=guard,
+            glossary=glossary,
             **options,
         )
         translations = [best.text for best, *_ in results]
@@ -170,12 +178,13 @@ class Translator(LoadedModel):
         batch_tokens: int = BATCH_TOKENS,
         stats: Statistics | None = None,
         guard: bool = False,
+        glossary: "Glossary | None" = None,
         **options: Any,
     ) -> list[list[Result]]:
         """Like `translate`, with scores and n-best alternatives, best first; adds to `stats`."""
         config = call_settings(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
-        works = self.works(texts, config, split=split, guard=guard)
+        works = self.works(texts, config, split=split, guard=guard, glossary=glossary)
         return self.decode(works, config, batch_tokens, stats)
 
     def translate_iter(
@@ -187,6 +196,7 @@ class Translator(LoadedModel):
         window: int | None = None,
         ready: Callable[[], bool] | None = None,
         guard: bool = False,
+        glossary: "Glossary | None" = None,
         **options: Any,
     ) -> Iterator[str]:
         """Translate a stream line by line, in order, with bounded memory.
@@ -200,6 +210,7 @@ class Translator(LoadedModel):
             ready: Whether another line is available without waiting; if not, the lines read so far
                 are translated.
             guard: As in `translate`.
+            glossary: As in `translate`.
             **options: Fields of `DecodeConfig`.
         """
         for results in self.results_iter(
@@ -209,6 +220,7 @@ class Translator(LoadedModel):
             window=window,
             ready=ready,
             guard=guard,
+            glossary=glossary,
             **options,
         ):
             yield results[0].text
@@ -224,6 +236,7 @@ class Translator(LoadedModel):
         stats: Statistics | None = None,
         first: int = 0,
         guard: bool = False,
+        glossary: "Glossary | None" = None,
         **options: Any,
     ) -> Iterator[list[Result]]:
         """Like `translate_iter`, with scores and n-best alternatives; adds to `stats`.
@@ -234,7 +247,9 @@ class Translator(LoadedModel):
         check_batch_tokens(batch_tokens)
         source, size = iter(as_texts(lines)), window or FIRST_WINDOW
         while chunk := _read_ahead(source, size, ready):
-            works = self.works(chunk, config, split=split, first=first, guard=guard)
+            works = self.works(
+                chunk, config, split=split, first=first, guard=guard, glossary=glossary
+            )
             yield from self.decode(works, config, batch_tokens, stats)
             size, first = window or min(2 * size, LAST_WINDOW), first + len(chunk)
 
@@ -252,13 +267,14 @@ class Translator(LoadedModel):
         split: bool | None = None,
         first: int = 0,
         guard: bool = False,
+        glossary: "Glossary | None" = None,
     ) -> list[Work]:
         """Split texts into requests; text number i samples with `seed + first + i`."""
         self.frame.check()
         longest = self.longest - len(self.source([]))
         split, limit = self.split if split is None else split, config.max_new_tokens
         segmented = segment(as_texts(texts), self.tokenizer, longest=longest, split=split)
-        reviser = self._reviser(config) if guard else None
+        reviser = self._reviser(config, guard, glossary) if guard or glossary else None
         works = []
         for seed, text in enumerate(segmented, config.seed + first):
             values: dict[str, Any] = {"max_new_tokens": limit, "seed": seed, "config": config}
@@ -268,14 +284,21 @@ class Translator(LoadedModel):
                     replace(request, text=self._copied(piece.text))
                     for request, piece in zip(requests, text.pieces, strict=True)
                 ]
+            if glossary:
+                requests = [
+                    replace(request, config=config.changed(alignment=True))
+                    if glossary.find(piece.text)
+                    else request
+                    for request, piece in zip(requests, text.pieces, strict=True)
+                ]
             revise = partial(_revise, reviser, text, requests) if reviser else None
             works.append(Work(requests, partial(self._join, text), text.gaps, revise))
         return works
 
-    def _reviser(self, config: DecodeConfig) -> "Reviser":
+    def _reviser(self, config: DecodeConfig, guard: bool, glossary: "Glossary | None") -> "Reviser":
         from outrider.runtime.revision import Reviser
 
-        return Reviser(self, config)
+        return Reviser(self, config, guard=guard, glossary=glossary)
 
     def request(self, ids: Sequence[int], *, max_new_tokens: int | None, **values: Any) -> Request:
         """Return the request for the tokens of a text; `values` are further fields of it.
@@ -310,7 +333,7 @@ class Translator(LoadedModel):
             parts = [self.tokenizer.decode(tokens).strip() for tokens in written]
             joined, starts = join_at(parts, text.gaps)
             alignment = None
-            if chosen[0].alignment is not None:
+            if any(h.alignment is not None for h in chosen):
                 from outrider.text.alignment import text_links
 
                 places = [self.turned(h.alignment or ()) for h in chosen]
@@ -327,6 +350,7 @@ class Translator(LoadedModel):
                     tuple(round_ for h in chosen for round_ in h.rounds),
                     alignment,
                     tuple(dict.fromkeys(fault for h in chosen for fault in h.faults)),
+                    tuple(term for h in chosen for term in h.missing_terms),
                 )
             )
         return results
