@@ -1,5 +1,6 @@
 """The translator page in headless Chromium, at desktop and phone size."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -383,3 +384,58 @@ def test_axe_finds_no_violation(browser, size: tuple[int, int], dark: bool) -> N
     browser.wait("document.querySelector('#variants button')")
     assert browser.evaluate("document.documentElement.scrollWidth") <= size[0]
     assert faults(browser) == []
+
+
+DROP = """
+(() => {{
+  const data = new DataTransfer();
+  data.items.add(new File([{content}], {name}));
+  for (const kind of ["dragover", "drop"])
+    document.querySelector("#translator").dispatchEvent(
+      new DragEvent(kind, {{ dataTransfer: data, bubbles: true, cancelable: true }}));
+}})()
+"""
+FILM = "1\n00:00:01,000 --> 00:00:02,000\nWhere is the <i>station</i>?\n"
+
+
+def drop(browser: Browser, name: str, content: str) -> None:
+    browser.evaluate(DROP.format(content=json.dumps(content), name=json.dumps(name)))
+
+
+@SIZES
+def test_a_dropped_document_is_translated(
+    browser: Browser, demo: Translator, size: tuple[int, int], tmp_path: Path
+) -> None:
+    browser.look(*size)
+    select(browser, source="en", target="de")
+    browser.evaluate(
+        "const made = URL.createObjectURL; URL.createObjectURL = (one) => made(window.blob = one)"
+    )
+    drop(browser, "film.srt", FILM)
+    browser.wait("document.querySelector('#files a')", 60)
+    link = "document.querySelector('#files a')"
+    assert browser.evaluate(f"{link}.download") == "film.de.srt"
+    found = browser.evaluate("blob.text()")
+    assert found.startswith("1\n00:00:01,000 --> 00:00:02,000\nWo ist der <i>Bahnhof</i>?")
+    assert browser.evaluate("document.querySelector('#spoken').textContent") == (
+        "film.de.srt is ready."
+    )
+    browser.picture(tmp_path / "files.png")
+    browser.evaluate("document.querySelector('#files button').click()")
+    assert browser.evaluate("document.querySelector('#files').hidden")
+
+
+@SIZES
+def test_the_list_of_documents_is_accessible(browser: Browser, size: tuple[int, int]) -> None:
+    browser.look(*size)
+    drop(browser, "film.srt", FILM)
+    browser.wait("document.querySelector('#files a')", 60)
+    assert faults(browser) == []
+
+
+def test_a_document_that_cannot_be_translated_is_explained(address: str) -> None:
+    with visit(address, READY, refusals=True) as browser:
+        drop(browser, "paper.pdf", "%PDF")
+        state = "document.querySelector('#files .over')?.textContent"
+        browser.wait(state)
+        assert "convert it to docx first" in browser.evaluate(state)

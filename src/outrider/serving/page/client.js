@@ -22,7 +22,8 @@ export function useKey(value) {
 export async function send(path, { body, signal } = {}) {
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
   const options = { headers, signal };
-  if (body) {
+  if (body instanceof FormData) Object.assign(options, { method: "POST", body });
+  else if (body) {
     headers["Content-Type"] = "application/json";
     Object.assign(options, { method: "POST", body: JSON.stringify(body) });
   }
@@ -39,11 +40,19 @@ export const models = () => json("watch");
 export const translate = (body, signal) => json("translate", { body, signal });
 export const detect = (text, signal) => json("detect", { body: { q: text }, signal });
 
+export const startDocument = (form, signal) => json("v2/document", { body: form, signal });
+const ofDocument = ({ id, key }, signal) => [`v2/document/${id}`, { body: { document_key: key }, signal }];
+export const documentStatus = (place, signal) => json(...ofDocument(place, signal));
+export async function documentResult(place, signal) {
+  const [path, options] = ofDocument(place, signal);
+  return (await send(`${path}/result`, options)).blob();
+}
+
 async function refusal(answer) {
   let message;
   try {
-    const { error, detail } = await answer.json();
-    message = error?.message ?? error ?? detail;
+    const { error, detail, message: text } = await answer.json();
+    message = error?.message ?? error ?? detail ?? text;
   } catch {
     message = null;
   }

@@ -1,6 +1,7 @@
 // The translator: translates the text of the left box into the right one while it is written.
 
 import * as server from "./client.js";
+import { acceptFiles } from "./files.js";
 import { recall, remember, startHeader } from "./header.js";
 import { AUTO, Pairs, UNKNOWN, fill, sourceOptions, targetOptions } from "./pairs.js";
 import { language, number, say } from "./words.js";
@@ -315,6 +316,12 @@ function rewrite() {
   listVariants();
 }
 
+/** Return the languages of a document. */
+function chosen() {
+  const source = $("source").value;
+  return { source: source === AUTO || source === UNKNOWN ? null : source, target: $("target").value };
+}
+
 async function start() {
   try {
     const [settings, languages] = await Promise.all([server.settings(), server.languages()]);
@@ -325,6 +332,7 @@ async function start() {
     fill($("source"), sourceOptions(pairs, null), recall("source") ?? AUTO);
     showTargets(recall("target"));
     showCount();
+    if (settings.filesTranslation && pairs.sources.length && $("choose-file").hidden) acceptFiles(chosen, settings.supportedFilesFormat);
     if (settings.keyRequired) {
       $("key-open").hidden = false;
       if (!server.hasKey()) openKey(true);

@@ -56,6 +56,13 @@ export const WORDS = {
     noModels: "This server has no translation model.",
     privacy: "Texts are sent to this server only. Its log does not contain them.",
     shortcut: "{key} + Enter translates at once.",
+    document: "Document",
+    documents: "Documents",
+    fileSending: "Sending…",
+    fileQueued: "Waiting…",
+    fileTranslating: "Translating, about {seconds} s left",
+    fileReady: "{name} is ready.",
+    fileRemove: "Remove {name}",
 
     // drafting race
     tagline: "A drafter proposes tokens, the model verifies them",
@@ -166,6 +173,13 @@ export const WORDS = {
     noModels: "此服务器没有翻译模型。",
     privacy: "文字只发送到此服务器，日志中不含文字内容。",
     shortcut: "按 {key} + Enter 立即翻译。",
+    document: "文档",
+    documents: "文档",
+    fileSending: "正在上传……",
+    fileQueued: "排队中……",
+    fileTranslating: "正在翻译，约剩 {seconds} 秒",
+    fileReady: "{name} 已译好。",
+    fileRemove: "移除 {name}",
 
     // 推测解码演示
     tagline: "起草模型提出词元，主模型验证",
