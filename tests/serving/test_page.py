@@ -211,7 +211,7 @@ def test_every_control_is_reached_by_keyboard(browser, demo) -> None:
     browser.type(TEXT)
     browser.press("Enter", 13, modifiers=2)
     browser.wait(DONE)
-    for name in ("clear", "translation", "copy", "alternatives"):
+    for name in ("clear", "choose-file", "translation", "copy", "alternatives"):
         browser.press("Tab", 9)
         assert browser.evaluate("document.activeElement.id") == name
         ring = browser.evaluate(
@@ -225,7 +225,7 @@ def test_every_control_is_reached_by_keyboard(browser, demo) -> None:
     browser.press(" ", 32)
     assert browser.evaluate("document.activeElement.id") == "translation"
     assert value(browser, "translation") != demo.translate(TEXT)
-    for name in ("clear", "text", "target", "swap", "source", "theme", "language"):
+    for name in ("choose-file", "clear", "text", "target", "swap", "source", "theme", "language"):
         browser.press("Tab", 9, modifiers=8)
         assert browser.evaluate("document.activeElement.id") == name
 
