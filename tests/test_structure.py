@@ -34,7 +34,7 @@ WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     ),
 }
 POST = '{"q": "你好。", "source": "zh", "target": "en"}'
-POSTED = {"files": 32, "functions": 227}
+POSTED = {"files": 34, "functions": 233}
 COUNT = """
 import sys
 from pathlib import Path

@@ -27,6 +27,7 @@ from tests.helpers.pseudo import Pseudo, careless, turned, upper
         ("one<br>two", "one two", "ONE<br> TWO"),
         ("so 😀 much 🎉! ", "so much! ", "SO 😀 MUCH 🎉! "),
         ("😀 hi", "hi", "😀 HI"),
+        ("the <b> element", "the XML1 element", "THE <b> ELEMENT"),
         ("XML {a}", "XML PDF1", "XML {a}"),
         ("<b>x <i>y</b> z</i>", "x y z", "<b>X <i>Y</b> Z</i>"),
         ("{a}", "", "{a}"),
@@ -67,7 +68,7 @@ def test_tags_of_the_text_beside_mark_up_of_a_format() -> None:
     marked = MarkedText(text.text, (parse("<i>an</i>").spans[0],))
     found = translate_marked([marked], upper)[0]
     assert found.text == "AN &lt; <q>OLD</q> HOUSE"
-    assert [found.text[one.start : one.end] for one in found.spans] == ["AN", "&lt;"]
+    assert [found.text[one.start : one.end] for one in found.spans] == ["AN", "&lt;", "<q>", "</q>"]
 
 
 PIECE = st.sampled_from(

@@ -149,7 +149,11 @@ class Placer:
         previous = [number for _, number in reversed(self._by_end[max(0, at - _TRIES) : at])]
         before = next((number + 1 for number in previous if first <= number < last), None)
         found = [place for place in (after, before) if place is not None]
-        return max(found, key=lambda place: self._fits(place, source), default=first)
+        if not found:  # inside the source of a word
+            at = bisect_right(self._by_start, (source[0], len(self._units))) - 1
+            found = [self._by_start[at][1] + 1] if at >= 0 else [first]
+            found = [min(max(first, found[0]), last)]
+        return max(found, key=lambda place: self._fits(place, source))
 
     def _fits(self, place: int, source: Range) -> int:
         """Count the units beside a place that are on their side of a point of the source."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+from outrider.documents.html_scanner import VOID
 from outrider.documents.marked import MarkedText, Span
 from outrider.documents.nesting import Nesting
 from outrider.documents.plain import EMOJI, INTEGER, TAG, mark_kept
@@ -75,16 +76,22 @@ class Prepared:
 
     def __init__(self, marked: MarkedText) -> None:
         self.marked = marked
+        self.text = marked.text
+        """Without mark-up, kept parts and emoji; empty if only these have words."""
+        self.needs_alignment = False
+        """Whether the mark-up has places that an alignment decides."""
         self._kept = mark_kept(marked)
+        if self._kept.spans:
+            self._prepare()
+
+    def _prepare(self) -> None:
         self._tree = Nesting(self._kept)
-        self._cuts = list(self._find_cuts())
-        self._numbers = {cut.stand_in: cut.number for cut in self._cuts if cut.stand_in}
         others = any(not span.kept for span in self._kept.spans)
+        self._cuts = list(self._find_cuts(self._left_out(pairs=not others)))
+        self._numbers = {cut.stand_in: cut.number for cut in self._cuts if cut.stand_in}
         self._clean = self._with_points() if others else self._with_tags()
         self.text = self._clean.text if self._has_words() else ""
-        """Without mark-up, kept parts and emoji; empty if there is nothing to translate."""
         self.needs_alignment = bool(self._clean.spans)
-        """Whether the mark-up has places that an alignment decides."""
 
     def finish(self, translated: Translated) -> MarkedText:
         """Return the translation with the mark-up of the text."""
@@ -101,7 +108,27 @@ class Prepared:
             end = cut.end
         return any(map(str.isalpha, text[end:]))
 
-    def _find_cuts(self) -> Iterator[_Cut]:
+    def _left_out(self, *, pairs: bool) -> set[int]:
+        """Return the kept parts that are left out: emoji, and tags if `pairs`.
+
+        A tag without its pair is a word (`the <b> element`), and has a stand-in.
+        """
+        found: set[int] = set()
+        tags: list[Tag] = []
+        numbers: list[int] = []
+        for number, text in self._tree.kept.items():
+            if self._kept.spans[number].open or len(self._tree.inside(number)):
+                continue
+            if EMOJI.fullmatch(text):
+                found.add(number)
+            elif pairs and (tag := _tag(text)) is not None:
+                tags.append(tag)
+                numbers.append(number)
+        opened, closed = ({tag.name for tag in tags if tag.closes is end} for end in (False, True))
+        paired = opened & closed | {""}
+        return found | {n for n, tag in zip(numbers, tags, strict=True) if tag.name in paired}
+
+    def _find_cuts(self, left_out: set[int]) -> Iterator[_Cut]:
         text = self._kept.text
         name, integer = (
             next((one for one in several if one not in text), several[0])
@@ -111,11 +138,9 @@ class Prepared:
         for number, kept in self._tree.kept.items():
             start, before = self._tree.range(number)[0], end
             end = start + len(kept)
-            own = self._kept.spans[number].open or len(self._tree.inside(number))
-            if not own and TAG.fullmatch(kept):
-                yield _Cut(start, end, number, "")
-            elif not own and EMOJI.fullmatch(kept):
-                if start > before and text[start - 1].isspace():
+            if number in left_out:
+                spaced = start > before and text[start - 1].isspace()
+                if spaced and (EMOJI.fullmatch(kept) or text[end : end + 1].isspace()):
                     start -= 1
                 elif start == 0 and text[end : end + 1] == " ":
                     end += 1
@@ -137,14 +162,11 @@ class Prepared:
             if cut.stand_in:
                 pieces.append(Kept(cut.stand_in, span.open, span.close))
                 continue
-            tag = TAG.fullmatch(raw)
-            name = tag["name"] if tag is not None and not tag["empty"] else ""
-            pieces.append(Tag(raw, name or "", tag is not None and bool(tag["end"])))
-            if tag is not None and (tag["empty"] or name == "br"):
-                divides = (
-                    text[cut.start - 1 : cut.start].isalnum() and text[end : end + 1].isalnum()
-                )
-                pieces.append(" " if divides else "")
+            tag = _tag(raw.strip())
+            pieces.append(Tag(raw) if tag is None else replace(tag, raw=raw))
+            if tag is not None and not tag.name:
+                apart = text[cut.start - 1 : cut.start].isalnum() and text[end : end + 1].isalnum()
+                pieces.append(" " if apart else "")
         marked, _ = mark_up([*pieces, text[end:]])
         return MarkedText(
             marked.text,
@@ -152,7 +174,7 @@ class Prepared:
         )
 
     def _with_points(self) -> MarkedText:
-        """Return the text with each tag as a point, beside the other spans."""
+        """Return the text with each emoji as a point, beside the other spans."""
         numbers = {cut.number: cut for cut in self._cuts}
         text, move = _replace(self._kept.text, self._cuts)
         spans: list[Span] = []
@@ -210,6 +232,15 @@ def _replace(text: str, cuts: Sequence[_Cut]) -> tuple[str, Callable[[int], int]
         for part in (text[end : cut.start], cut.stand_in)
     ]
     return "".join([*parts, text[ends[-1] if ends else 0 :]]), move
+
+
+def _tag(text: str) -> Tag | None:
+    """Return a tag of a text; one without content has no name."""
+    found = TAG.fullmatch(text)
+    if found is None:
+        return None
+    empty = found["empty"] or (found["name"] or "br").lower() in VOID
+    return Tag(text, "" if empty else found["name"], bool(found["end"]))
 
 
 def _fields(span: Span) -> tuple[int, int, str, str, bool]:

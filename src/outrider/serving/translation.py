@@ -1,10 +1,13 @@
-"""Translation between languages, for every API: routes, detection, HTML and alternatives.
+"""Translation between languages, for every API: routes, detection, mark-up and alternatives.
 
     service = TranslationService(engine)
     translation = await service.translate(["Wo ist der Bahnhof?"], "de", "pt")
 
 A route is a model of the language pair, a multilingual model, or two models with a language between
 them. On a route of two models, each sentence enters the second when it leaves the first.
+
+Models get sentences without mark-up; placeholders, addresses, code and tags return by alignment,
+in plain text too.
 """
 
 import re
@@ -13,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple
 
+from outrider.documents.html_elements import Rules
 from outrider.documents.marked import MarkedText
 from outrider.documents.translate import Prepared
 from outrider.errors import ConfigError
@@ -20,8 +24,8 @@ from outrider.languages import AUTO, language_name, normalise_code
 from outrider.options import decode_config
 from outrider.runtime import Result
 from outrider.serving.engine import Engine
-from outrider.serving.html import read_page
 from outrider.serving.languages import Detected, detect_language
+from outrider.serving.markup import read_sources, write_sources
 from outrider.serving.request import Priority, RequestHandle, TextRequest, TooLargeError
 from outrider.serving.routes import Language, Route, Routes, pair_of
 from outrider.text.alignment import Link, compose
@@ -74,7 +78,7 @@ class TranslationService:
         source: str | None,
         target: str | None,
         *,
-        html: bool = False,
+        html: bool | Rules = False,
         alternatives: int = 0,
         options: Mapping[str, Any] | None = None,
         split: bool | None = None,
@@ -88,7 +92,7 @@ class TranslationService:
             texts: The texts.
             source: Code of their language, in any form; None or `auto` to detect it.
             target: Code of the language to translate to; None or `auto` for the only one.
-            html: Whether the texts are HTML, whose tags are kept.
+            html: Whether the texts are HTML, or the rules of the elements of HTML or XML.
             alternatives: Number of further translations of each text, by beam search.
             options: Fields of `DecodeConfig`.
             split: Whether to translate sentence by sentence; None for the model's default.
@@ -107,19 +111,17 @@ class TranslationService:
             seconds=seconds,
             began=self.engine.now,
         )
-        pages = None
-        if html:
-            pages = await self.engine.run_in_worker(lambda: [read_page(text) for text in texts])
-        pieces = [text for page in pages for text in page.texts] if pages is not None else texts
-        plan = await self._plan(replace(request, texts=pieces), source, target, facts)
-        results = await self._run(plan.route, plan.request, options or {}, alternatives)
-        ranks = range(alternatives + 1)
-        ranked = [[_of_rank(several, rank).text for several in results] for rank in ranks]
-        if pages is not None:
-            for rank in ranks:
-                left = iter(ranked[rank])
-                ranked[rank] = [page.write([next(left) for _ in page.places]) for page in pages]
-        translated = [list(several) for several in zip(*ranked, strict=True)]
+        sources = await self.engine.run_in_worker(read_sources, texts, html)
+        sent = [one for read in sources for one in read.prepared if one.text]
+        request = replace(request, texts=[one.text for one in sent])
+        plan = await self._plan(request, source, target, facts)
+        given, ranks = dict(options or {}), alternatives + 1
+        if any(one.needs_alignment for one in sent):
+            given["alignment"] = True
+        results = await self._run(plan.route, plan.request, given, alternatives) if sent else []
+        translated = [[text] * ranks for text in texts]
+        if plan.route:
+            translated = await self.engine.run_in_worker(write_sources, sources, results, ranks)
         codes = plan.source, plan.target, plan.detected
         faults = _faults(results)
         if faults and facts is not None:

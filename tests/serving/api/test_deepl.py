@@ -62,9 +62,9 @@ def test_html_and_sentences(url, offline) -> None:
         ({"formality": "more"}, "'formality' is not supported for given 'target_lang'."),
         ({"target_lang": "JA"}, "Value for 'target_lang' not supported"),
         ({"glossary_id": "abc"}, "glossary_id: glossaries are not offered"),
-        ({"tag_handling": "xml"}, "tag_handling: xml is not offered"),
         ({"text": []}, "text"),
-        ({"ignore_tags": ["x"]}, "ignore_tags: "),
+        ({"ignore_tags": ["x"]}, "ignore_tags: needs tag_handling"),
+        ({"splitting_tags": "p"}, "splitting_tags: needs tag_handling"),
         ({"unheard": 1}, "unheard: unknown field"),
     ],
 )

@@ -69,7 +69,11 @@ def test_html_is_the_default(url, offline) -> None:
     assert found["translatedText"] == f"<p>{offline.translate('two men')}</p>"
     body["format"] = "text"
     (found,) = httpx.post(f"{url}{PATH}", json=body).json()["data"]["translations"]
-    assert found["translatedText"] == offline.translate(page)
+    assert found["translatedText"] == f"<p>{offline.translate('two men')}</p>"
+    (found,) = httpx.post(f"{url}{PATH}", json=body | {"q": "2 < 3 & 4"}).json()["data"][
+        "translations"
+    ]
+    assert found["translatedText"] == offline.translate("2 < 3 & 4")
 
 
 @pytest.mark.parametrize(

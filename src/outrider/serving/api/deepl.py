@@ -2,7 +2,7 @@
 
 `formality` is answered as by DeepL for a language without it: `more` and `less` are refused,
 `prefer_more` and `prefer_less` have no effect. `context` has no effect. Glossaries, documents,
-styles, translation memories and XML are refused.
+styles and translation memories are refused.
 """
 
 import json
@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.responses import JSONResponse
 
+from outrider.documents.html_elements import Rules
 from outrider.languages import AUTO, language_name
 from outrider.serving.api.fields import Code
 from outrider.serving.api.texts import translate_texts
@@ -48,7 +49,7 @@ class DeepLBody(BaseModel):
     split_sentences: Annotated[Literal["0", "1", "nonewlines"], _AsText] | None = None
     """`nonewlines` joins the lines of a paragraph before it is split."""
     tag_handling: Literal["html", "xml"] | None = None
-    """`xml` is refused."""
+    """Whether the texts are HTML or XML; the following tags need it."""
     formality: Literal["default", "more", "less", "prefer_more", "prefer_less"] = "default"
     """`more` and `less` are refused, as for DeepL's languages without formality."""
     show_billed_characters: bool = False
@@ -61,15 +62,16 @@ class DeepLBody(BaseModel):
     tag_handling_version: str | None = None
     """No effect."""
     outline_detection: bool | None = None
-    """No effect: it concerns XML."""
+    """With `xml`, whether elements divide texts if there is no text beside them; true by default.
+    """
     non_splitting_tags: str | list[str] | None = None
-    """No effect: it concerns XML."""
+    """Elements that do not divide texts."""
     splitting_tags: str | list[str] | None = None
-    """No effect: it concerns XML."""
+    """Elements that divide texts."""
+    ignore_tags: str | list[str] | None = None
+    """Elements that are not translated."""
     enable_beta_languages: bool | None = None
     """No effect."""
-    ignore_tags: str | list[str] | None = None
-    """Refused."""
     glossary_id: str | None = None
     """Refused, as the following fields."""
     glossary_ids: str | list[str] | None = None
@@ -80,7 +82,6 @@ class DeepLBody(BaseModel):
 
 
 REFUSED = {
-    "ignore_tags": 'give the element translate="no" with tag_handling=html instead',
     **dict.fromkeys(("glossary_id", "glossary_ids"), "glossaries are not offered; leave it out"),
     "style_id": "styles are not offered; leave it out",
     "custom_instructions": "instructions are not offered; leave it out",
@@ -93,7 +94,6 @@ async def translate(request: Request, body: DeepLBody) -> JSONResponse:
     """Translate one or more texts."""
     _check(body)
     texts = body.text if isinstance(body.text, list) else [body.text]
-    html = body.tag_handling == "html"
     split = body.split_sentences
     if split == "nonewlines":
         texts = [" ".join(text.splitlines()) for text in texts]
@@ -103,7 +103,7 @@ async def translate(request: Request, body: DeepLBody) -> JSONResponse:
             texts,
             body.source_lang,
             body.target_lang,
-            html=html,
+            html=_rules(body),
             split=False if split == "0" else None,
         )
     except UnknownError as error:
@@ -122,11 +122,33 @@ def _check(body: DeepLBody) -> None:
     """Refuse what is not offered."""
     if body.formality in ("more", "less"):
         raise RefusalError("'formality' is not supported for given 'target_lang'.")
-    if body.tag_handling == "xml":
-        raise RefusalError("tag_handling: xml is not offered; use html, or leave it out")
+    if body.tag_handling is None:
+        for name in ("ignore_tags", "splitting_tags", "non_splitting_tags"):
+            if getattr(body, name):
+                raise RefusalError(f"{name}: needs tag_handling; set it to xml or html")
     for name, fix in REFUSED.items():
         if getattr(body, name):
             raise RefusalError(f"{name}: {fix}")
+
+
+def _rules(body: DeepLBody) -> Rules | Literal[False]:
+    """Return which elements divide texts; False for plain text."""
+    if body.tag_handling is None:
+        return False
+    xml = body.tag_handling == "xml"
+    return Rules(
+        xml=xml,
+        blocks=_names(body.splitting_tags),
+        inline=_names(body.non_splitting_tags),
+        kept=_names(body.ignore_tags),
+        by_structure=xml and body.outline_detection is not False,
+    )
+
+
+def _names(given: str | list[str] | None) -> tuple[str, ...]:
+    """Return the names of elements in lists that commas divide."""
+    lists = [given] if isinstance(given, str) else given or []
+    return tuple(name.strip() for names in lists for name in names.split(",") if name.strip())
 
 
 def source_code(code: str | None) -> str:

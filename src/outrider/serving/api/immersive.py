@@ -1,6 +1,6 @@
 """The custom API of the browser extension Immersive Translate: `/imme`.
 
-Its placeholders are tags, such as `<b0></b0>`, which are kept if the texts are read as HTML.
+Its placeholders, such as `<b0></b0>` and `{0}`, are kept, as those of every plain text.
 """
 
 from typing import Annotated, Any

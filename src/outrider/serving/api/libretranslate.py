@@ -65,7 +65,7 @@ class TranslateBody(BaseModel):
 
 @router.post("/translate", response_model=dict[str, Any])
 async def translate(request: Request, body: TranslateBody) -> JSONResponse:
-    """Translate one or more texts; of HTML the text between tags."""
+    """Translate one or more texts; of HTML the texts of its blocks."""
     priority = read_priority(body.priority, admit(request, body.api_key))
     service: TranslationService = request.app.state.service
     translation = await while_connected(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from outrider.documents.html_elements import Rules
 from outrider.serving.api.responses import while_connected
 from outrider.serving.keys import admit
 from outrider.serving.request import Priority
@@ -29,7 +30,7 @@ async def translate_texts(
     source: str | None,
     target: str,
     *,
-    html: bool = False,
+    html: bool | Rules = False,
     split: bool | None = None,
 ) -> Translated:
     """Translate texts with the rights of the request's key."""
