@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ROOT / "src" / "outrider"
 HEAVY = re.compile(r"^\s*(?:import|from) (torch|transformers|accelerate|pyarrow)\b", re.M)
-FILES, CODE, LINES = 370, 41_000, 58_500
+FILES, CODE, LINES = 390, 42_500, 60_000
 MEDIAN, P90 = 7, 20
 DOCS_WORDS, README_WORDS = 36_500, 700
 MODULES, MODULE_LINES = 58, 10_600
@@ -34,7 +34,7 @@ WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     ),
 }
 POST = '{"q": "你好。", "source": "zh", "target": "en"}'
-POSTED = {"files": 34, "functions": 233}
+POSTED = {"files": 35, "functions": 235}
 COUNT = """
 import sys
 from pathlib import Path
