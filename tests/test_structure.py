@@ -26,15 +26,15 @@ MODULES, MODULE_LINES = 58, 10_600
 WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     "plain": (
         ["translate", "--model", "demo/zh-en", "请问最近的地铁站在哪里？"],
-        {"files": 38, "functions": 324, "package_changes": 78},
+        {"files": 38, "functions": 328, "package_changes": 78},
     ),
     "tandem": (
         ["translate", "--model", "demo/en-de", "--mode", "tandem", "Where is the station?"],
-        {"files": 42, "functions": 384, "package_changes": 108},
+        {"files": 42, "functions": 388, "package_changes": 108},
     ),
 }
 POST = '{"q": "你好。", "source": "zh", "target": "en"}'
-POSTED = {"files": 35, "functions": 235}
+POSTED = {"files": 35, "functions": 237}
 COUNT = """
 import sys
 from pathlib import Path

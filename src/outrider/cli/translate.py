@@ -85,6 +85,10 @@ def translate(
         Path | None,
         typer.Option(help="Terms to obey: TSV (source, target, perhaps inflect), TMX or TBX."),
     ] = None,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Translate placeholders, tags and addresses as words."),
+    ] = False,
     no_guard: Annotated[
         bool,
         typer.Option("--no-guard", help="Keep translations with faults instead of trying again."),
@@ -112,6 +116,8 @@ def translate(
 
     Without --model, --from and --to choose one by name (see outrider models), which is downloaded
     if it is missing.
+
+    Placeholders ({name}, %s), tags, addresses, code and emoji of a text stay as they are.
 
     A sentence whose translation repeats itself, stops early, has no words, repeats the source or is
     in another language is decoded another way; if no way corrects it, a notice on stderr names its
@@ -181,6 +187,8 @@ def translate(
         options["split"] = False
     if not no_guard:
         options["guard"] = True
+    if not plain:
+        options["marks"] = True
     if batch_tokens is not None:
         options["batch_tokens"] = batch_tokens
     with ExitStack() as stack:

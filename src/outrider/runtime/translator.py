@@ -1,5 +1,6 @@
 """Translation with an encoder-decoder."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -16,11 +17,14 @@ from outrider.text.sentences import Segments, join_at, segment
 from outrider.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from outrider.documents.translate import Prepared
     from outrider.runtime.revision import Reviser, Revision
     from outrider.text.glossary import Glossary
 
 FIRST_WINDOW, LAST_WINDOW = 32, 2048
 """Lines that a stream reads ahead: few at first to start output early, more later for speed."""
+_MARK = re.compile(r"[`{}%$@#&<>/\\]|__|www\.|[\u2300-\u2bff\U0001f000-\U0001faff]")
+"""Characters of which every part that `marks` keeps has one."""
 WINDOW_CHARACTERS = 1 << 22
 """Most characters that a stream reads ahead."""
 
@@ -91,6 +95,7 @@ class Translator(LoadedModel):
         stats: Literal[False] = ...,
         guard: bool = ...,
         glossary: "Glossary | None" = ...,
+        marks: bool = ...,
         **options: Any,
     ) -> str: ...
     @overload
@@ -103,6 +108,7 @@ class Translator(LoadedModel):
         stats: Literal[False] = ...,
         guard: bool = ...,
         glossary: "Glossary | None" = ...,
+        marks: bool = ...,
         **options: Any,
     ) -> list[str]: ...
     @overload
@@ -115,6 +121,7 @@ class Translator(LoadedModel):
         stats: Literal[True],
         guard: bool = ...,
         glossary: "Glossary | None" = ...,
+        marks: bool = ...,
         **options: Any,
     ) -> tuple[str, Statistics]: ...
     @overload
@@ -127,6 +134,7 @@ class Translator(LoadedModel):
         stats: Literal[True],
         guard: bool = ...,
         glossary: "Glossary | None" = ...,
+        marks: bool = ...,
         **options: Any,
     ) -> tuple[list[str], Statistics]: ...
     def translate(
@@ -138,6 +146,7 @@ class Translator(LoadedModel):
         stats: bool = False,
         guard: bool = False,
         glossary: "Glossary | None" = None,
+        marks: bool = False,
         **options: Any,
     ) -> str | list[str] | tuple[str | list[str], Statistics]:
         """Translate one text, or many together; an empty text stays empty.
@@ -152,6 +161,7 @@ class Translator(LoadedModel):
             guard: Decode a sentence another way if its translation repeats itself, stops early, has
                 no words, repeats the source or is in another language; see `Result.faults`.
             glossary: Terms and their translations, see `outrider.text.glossary.read_glossary`.
+            marks: Keep placeholders, addresses, code, tags and emoji.
             **options: Fields of `DecodeConfig`, such as `mode="tandem"`, `beams=5` or
                 `max_new_tokens=100`. Text number i samples with `seed + i`, so it can be repeated
                 without the others.
@@ -164,6 +174,7 @@ class Translator(LoadedModel):
             stats=statistics,
             guard=guard,
             glossary=glossary,
+            marks=marks,
             **options,
         )
         translations = [best.text for best, *_ in results]
@@ -179,12 +190,13 @@ class Translator(LoadedModel):
         stats: Statistics | None = None,
         guard: bool = False,
         glossary: "Glossary | None" = None,
+        marks: bool = False,
         **options: Any,
     ) -> list[list[Result]]:
         """Like `translate`, with scores and n-best alternatives, best first; adds to `stats`."""
         config = call_settings(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
-        works = self.works(texts, config, split=split, guard=guard, glossary=glossary)
+        works = self.works(texts, config, split=split, guard=guard, glossary=glossary, marks=marks)
         return self.decode(works, config, batch_tokens, stats)
 
     def translate_iter(
@@ -197,6 +209,7 @@ class Translator(LoadedModel):
         ready: Callable[[], bool] | None = None,
         guard: bool = False,
         glossary: "Glossary | None" = None,
+        marks: bool = False,
         **options: Any,
     ) -> Iterator[str]:
         """Translate a stream line by line, in order, with bounded memory.
@@ -211,6 +224,7 @@ class Translator(LoadedModel):
                 are translated.
             guard: As in `translate`.
             glossary: As in `translate`.
+            marks: As in `translate`.
             **options: Fields of `DecodeConfig`.
         """
         for results in self.results_iter(
@@ -221,6 +235,7 @@ class Translator(LoadedModel):
             ready=ready,
             guard=guard,
             glossary=glossary,
+            marks=marks,
             **options,
         ):
             yield results[0].text
@@ -237,6 +252,7 @@ class Translator(LoadedModel):
         first: int = 0,
         guard: bool = False,
         glossary: "Glossary | None" = None,
+        marks: bool = False,
         **options: Any,
     ) -> Iterator[list[Result]]:
         """Like `translate_iter`, with scores and n-best alternatives; adds to `stats`.
@@ -247,9 +263,8 @@ class Translator(LoadedModel):
         check_batch_tokens(batch_tokens)
         source, size = iter(as_texts(lines)), window or FIRST_WINDOW
         while chunk := _read_ahead(source, size, ready):
-            works = self.works(
-                chunk, config, split=split, first=first, guard=guard, glossary=glossary
-            )
+            texts = partial(self.works, chunk, config, split=split, first=first)
+            works = texts(guard=guard, glossary=glossary, marks=marks)
             yield from self.decode(works, config, batch_tokens, stats)
             size, first = window or min(2 * size, LAST_WINDOW), first + len(chunk)
 
@@ -268,16 +283,24 @@ class Translator(LoadedModel):
         first: int = 0,
         guard: bool = False,
         glossary: "Glossary | None" = None,
+        marks: bool = False,
     ) -> list[Work]:
         """Split texts into requests; text number i samples with `seed + first + i`."""
         self.frame.check()
+        texts = as_texts(texts)
+        prepared = _prepare(texts) if marks else {}
+        texts = [prepared[n].text if n in prepared else text for n, text in enumerate(texts)]
         longest = self.longest - len(self.source([]))
         split, limit = self.split if split is None else split, config.max_new_tokens
-        segmented = segment(as_texts(texts), self.tokenizer, longest=longest, split=split)
+        segmented = segment(texts, self.tokenizer, longest=longest, split=split)
         reviser = self._reviser(config, guard, glossary) if guard or glossary else None
         works = []
-        for seed, text in enumerate(segmented, config.seed + first):
-            values: dict[str, Any] = {"max_new_tokens": limit, "seed": seed, "config": config}
+        for number, text in enumerate(segmented):
+            seed, own, join = config.seed + first + number, config, partial(self._join, text)
+            if number in prepared:
+                own = config.changed(alignment=config.alignment or prepared[number].needs_alignment)
+                join = partial(_finish, prepared[number], join)
+            values: dict[str, Any] = {"max_new_tokens": limit, "seed": seed, "config": own}
             requests = [self.request(piece.ids, **values) for piece in text.pieces]
             if config.draft != "drafter":
                 requests = [
@@ -292,7 +315,7 @@ class Translator(LoadedModel):
                     for request, piece in zip(requests, text.pieces, strict=True)
                 ]
             revise = partial(_revise, reviser, text, requests) if reviser else None
-            works.append(Work(requests, partial(self._join, text), text.gaps, revise))
+            works.append(Work(requests, join, text.gaps, revise))
         return works
 
     def _reviser(self, config: DecodeConfig, guard: bool, glossary: "Glossary | None") -> "Reviser":
@@ -364,6 +387,29 @@ def _revise(
     hypotheses: list[Hypothesis],
 ) -> "Revision":
     return reviser(text.pieces[number], requests[number], hypotheses)
+
+
+def _prepare(texts: Sequence[str]) -> "dict[int, Prepared]":
+    """Return the texts that may have parts to keep, by number."""
+    numbers = [number for number, text in enumerate(texts) if _MARK.search(text)]
+    if not numbers:
+        return {}
+    from outrider.documents.marked import MarkedText
+    from outrider.documents.translate import Prepared
+
+    return {number: Prepared(MarkedText(texts[number])) for number in numbers}
+
+
+def _finish(
+    prepared: "Prepared",
+    join: Callable[[Sequence[list[Hypothesis]]], list[Result]],
+    segments: Sequence[list[Hypothesis]],
+) -> list[Result]:
+    """Join the hypotheses of a text, and put back the parts that are kept."""
+    if not prepared.text:
+        return [Result(prepared.marked.text, 0.0)]
+    results = join(segments)
+    return [replace(result, text=prepared.finish(result).text) for result in results]
 
 
 def _read_ahead(lines: Iterator[str], size: int, ready: Callable[[], bool] | None) -> list[str]:
