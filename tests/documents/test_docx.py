@@ -364,6 +364,12 @@ def test_lost_doubled_or_crossed_mark_up_is_refused(spans: tuple[Span, ...], pro
         found.write([MarkedText("x y", spans)])
 
 
+def test_a_translation_may_have_other_kept_text() -> None:
+    found = docx.read(document(f"<w:p>{run('a b@c.org')}</w:p>"))
+    raw = found.write([MarkedText("x b@c.org", (Span(2, 9, "", kept=True),))])
+    assert run("x b@c.org").encode() in unzipped(raw)["word/document.xml"]
+
+
 def test_another_number_of_texts_is_refused() -> None:
     found = docx.read(document(f"<w:p>{run('a ')}</w:p>"))
     with pytest.raises(InputError, match="1 texts, but 2"):

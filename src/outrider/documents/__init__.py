@@ -12,10 +12,16 @@ from outrider.documents.marked import MarkedText
 from outrider.errors import InputError, nearest
 
 FORMATS = {
+    ".docm": "docx",
+    ".docx": "docx",
+    ".epub": "epub",
+    ".odt": "odt",
     ".po": "po",
     ".pot": "po",
+    ".pptx": "pptx",
     ".srt": "subtitles",
     ".vtt": "subtitles",
+    ".xlsx": "xlsx",
 }
 """The module of each suffix."""
 BILINGUAL = frozenset({"po"})

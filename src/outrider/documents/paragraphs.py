@@ -110,14 +110,16 @@ class Paragraphs:
                     put(marks[-1])
 
         for span in text.spans:
+            marks = next(unused.get(key(span), iter(())), ())
+            if not marks and span.open not in segment.styles:  # text that is only kept
+                continue
             close(span.start)
             copy(span.start)
-            marks = next(unused.get(key(span), iter(())), ())
             if marks:
                 put(marks[0])
             if len(marks) == 1:
                 position = span.end
-            elif marks or span.open in segment.styles:
+            else:
                 around.append((span, marks))
                 styles.append(styles[-1] if marks else span.open)
         close(len(text.text))
@@ -141,13 +143,16 @@ def _within(segments: list[Segment], mark: Mark) -> list[Segment]:
 def _check(segment: Segment, text: MarkedText) -> None:
     """Refuse mark-up that is lost, doubled or crossed."""
     wanted, given = (
-        Counter(key(span) for span in one.spans if span.open not in segment.styles)
+        Counter(
+            key(span)
+            for span in one.spans
+            if span.open not in segment.styles and (span.open or span.close)
+        )
         for one in (segment.text, text)
     )
     for one in (wanted - given) | (given - wanted):
         problem = "lacks" if wanted[one] > given[one] else "must not have"
-        shown = one.open[:80] or "kept text"
-        raise InputError(f"the translation of {segment.text.text[:40]!r} {problem} {shown}")
+        raise InputError(f"the translation of {segment.text.text[:40]!r} {problem} {one.open[:80]}")
     ends = [len(text.text)]
     start = 0
     for span in text.spans:
