@@ -55,6 +55,7 @@ EXTRAS = {
     "datasets": ("datasets", "hub"),
     "matplotlib": ("matplotlib", "plot"),
     "ctranslate2": ("ctranslate2", "peers"),
+    "markdown_it": ("markdown-it-py", "documents"),
     "peft": ("peft", "lora"),
     "py3langid": ("py3langid", "language"),
     "rouge_score": ("rouge-score", "rouge"),

@@ -15,6 +15,8 @@ FORMATS = {
     ".docm": "docx",
     ".docx": "docx",
     ".epub": "epub",
+    ".markdown": "markdown",
+    ".md": "markdown",
     ".odt": "odt",
     ".po": "po",
     ".pot": "po",

@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from outrider.documents.marked import MarkedText
+from outrider.documents.marked import MarkedText, Span
 from outrider.errors import InputError
 
 Edit = tuple[int, int, str]
@@ -95,31 +95,48 @@ class TextDocument:
         return self.file.write([*edits, *self.also] if edits else [])
 
 
-def with_markup(marked: MarkedText, escape: Callable[[str], str] = str) -> str:
-    """Return the text with the mark-up of its spans; `escape` is applied to the text between."""
+def with_markup(
+    marked: MarkedText,
+    escape: Callable[[str], str] = str,
+    copied: Callable[[Span, str], bool] = lambda span, text: False,
+) -> str:
+    """Return the text with the mark-up of its spans.
+
+    Args:
+        marked: The text.
+        escape: Applied to the text between mark-up.
+        copied: Whether the text of a span is written without `escape`.
+    """
     parts: list[str] = []
-    opened: list[tuple[int, str]] = []
+    opened: list[Span] = []
+    raw = 0
     end = 0
 
     def advance(to: int) -> None:
         nonlocal end
         if to > end:
-            parts.append(escape(marked.text[end:to]))
+            text = marked.text[end:to]
+            parts.append(text if raw else escape(text))
             end = to
 
+    def close() -> None:
+        nonlocal raw
+        span = opened.pop()
+        advance(span.end)
+        raw -= copied(span, marked.text[span.start : span.end])
+        parts.append(span.close)
+
     for span in marked.spans:
-        while opened and opened[-1][0] <= span.start:
-            stop, close = opened.pop()
-            advance(stop)
-            parts.append(close)
+        while opened and opened[-1].end <= span.start:
+            close()
         advance(span.start)
         parts.append(span.open)
         if span.end > span.start:
-            opened.append((span.end, span.close))
+            opened.append(span)
+            raw += copied(span, marked.text[span.start : span.end])
         else:
             parts.append(span.close)
-    for stop, close in reversed(opened):
-        advance(stop)
-        parts.append(close)
+    while opened:
+        close()
     advance(len(marked.text))
     return "".join(parts)
