@@ -9,7 +9,7 @@ from functools import partial
 from markdown_it.token import Token
 
 from outrider.documents.markdown_inline import EMPHASIS, LITERAL, Inline, tag_event
-from outrider.documents.marked import MarkedText
+from outrider.documents.marked import MarkedText, Span
 from outrider.documents.text_file import with_markup
 
 _PUNCTUATION = r"""!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~"""
