@@ -15,18 +15,23 @@ FORMATS = {
     ".docm": "docx",
     ".docx": "docx",
     ".epub": "epub",
+    ".json": "json",
     ".markdown": "markdown",
     ".md": "markdown",
     ".odt": "odt",
     ".po": "po",
     ".pot": "po",
     ".pptx": "pptx",
+    ".properties": "properties",
     ".srt": "subtitles",
+    ".txt": "txt",
     ".vtt": "subtitles",
+    ".xlf": "xliff",
+    ".xliff": "xliff",
     ".xlsx": "xlsx",
 }
 """The module of each suffix."""
-BILINGUAL = frozenset({"po"})
+BILINGUAL = frozenset({"po", "xliff"})
 """Modules whose files name the target language."""
 REFUSED = {
     ".pdf": "convert it to docx first, for example with LibreOffice or pdf2docx",

@@ -3,6 +3,7 @@
 import codecs
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from outrider.documents.marked import MarkedText, Span
 from outrider.errors import InputError
@@ -67,11 +68,19 @@ class Item:
     edits: Callable[[Sequence[MarkedText]], Iterable[Edit]]
 
 
+class Writable(Protocol):
+    """A file of which parts can be replaced."""
+
+    def write(self, edits: Sequence[Edit]) -> bytes:
+        """Return the file with these parts replaced; they do not overlap."""
+        ...
+
+
 @dataclass(frozen=True)
 class TextDocument:
     """A text file with the texts located in it."""
 
-    file: TextFile
+    file: Writable
     items: Sequence[Item]
     also: Sequence[Edit] = ()
     """Edits in a file of which a text is translated."""
