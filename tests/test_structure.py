@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ROOT / "src" / "outrider"
 HEAVY = re.compile(r"^\s*(?:import|from) (torch|transformers|accelerate|pyarrow)\b", re.M)
-FILES, CODE, LINES = 390, 42_500, 60_000
+FILES, CODE, LINES = 390, 43_500, 61_500
 MEDIAN, P90 = 7, 20
 DOCS_WORDS, README_WORDS = 36_500, 700
 MODULES, MODULE_LINES = 58, 10_600
