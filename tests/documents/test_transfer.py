@@ -144,14 +144,30 @@ def cases(draw: st.DrawFn) -> tuple[MarkedText, str, Alignment]:
     return marked, target, tuple(Link(draw(st.sampled_from(sources)), one) for one in linked)
 
 
+def parents(marked: MarkedText) -> dict[str, str]:
+    """Return the tag around each tag."""
+    around, found = [""], {}
+    for tag in re.findall(r"<[^>]*>", marked_up(MarkedText(marked.text, tuple(marked.spans)))):
+        if tag.startswith("</"):
+            around.pop()
+        else:
+            found[tag] = around[-1]
+            if not tag.endswith("/>"):
+                around.append(tag)
+    return found
+
+
 KEPT = re.compile(r"\{a\}|\{b\}|%s")
 
 
 def check(marked: MarkedText, translation: str, found: MarkedText) -> None:
     """No span is lost, doubled or crossed, and no word; kept texts are verbatim."""
-    assert sorted((one.open, one.close, one.kept) for one in found.spans) == sorted(
-        (one.open, one.close, one.kept) for one in marked.spans
-    )
+
+    def marks(text: MarkedText) -> list[str]:
+        return sorted(mark for one in text.spans for mark in (one.open, one.close) if mark)
+
+    assert marks(found) == marks(marked)
+    assert parents(found) == parents(marked)
     around: list[Span] = []
     for span in found.spans:
         assert 0 <= span.start <= span.end <= len(found.text)

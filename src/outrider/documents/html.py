@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from outrider.documents.entities import trim, unescape
 from outrider.documents.html_elements import Element, Rules, collapse, divide
@@ -40,6 +41,8 @@ class _Place:
     """Its source."""
     divided: frozenset[str]
     """Tags beside which a space was added."""
+    blanks: tuple[str, str]
+    """White space before and after the text that is inside of its mark-up."""
 
 
 class Page:
@@ -59,10 +62,12 @@ class Page:
         self._attributes: dict[str, list[tuple[int, int, int]]] = {}
         """For each tag the places of its attributes and the numbers of their texts."""
         run: list[_Item] = []
-        for item, divides in divide(list(scan(text, xml=self._rules.xml)), self._rules):
+        items = [*divide(list(scan(text, xml=self._rules.xml)), self._rules)]
+        over = _over_blocks(items)
+        for number, (item, divides) in enumerate(items):
             if isinstance(item, Token) and _READ.search(item.raw):
                 self._read_attributes(item.raw)
-            if not divides:
+            if not (divides or number in over):
                 run.append(item)
                 continue
             self._add(run)
@@ -89,7 +94,8 @@ class Page:
             elif translations[part.number] == self.texts[part.number]:
                 parts += [_raw(item, tags) for item in part.items]
             else:
-                parts += self._write_marked(translations[part.number], part.divided, tags)
+                marked = self._write_marked(translations[part.number], part.divided, tags)
+                parts += [part.blanks[0], *marked, part.blanks[1]]
         return "".join(parts)
 
     def _add(self, run: list[_Item]) -> None:
@@ -121,37 +127,40 @@ class Page:
         if isinstance(inside[-1], Token) and inside[-1].kind is Kind.text:
             _, end = trim(inside[-1].raw)
             inside[-1], tail = Token(Kind.text, inside[-1].raw[:end]), inside[-1].raw[end:]
-        marked, divided = self._mark_up(inside)
-        place = _Place(len(self.texts), inside, divided)
+        marked, divided, blanks = self._mark_up(inside)
+        place = _Place(len(self.texts), inside, divided, blanks)
         self._parts += [*run[:first], lead, place, tail, *run[last + 1 :]]
         self.texts.append(marked)
 
-    def _mark_up(self, items: Sequence[_Item]) -> tuple[MarkedText, frozenset[str]]:
+    def _mark_up(
+        self, items: Sequence[_Item]
+    ) -> tuple[MarkedText, frozenset[str], tuple[str, str]]:
         pieces: list[str | Tag | Kept] = []
         divided: set[str] = set()
-        before = " "
+        before, lead, begun = " ", "", False
         """The text so far ends with it."""
         for number, item in enumerate(items):
             if isinstance(item, Token) and item.kind is Kind.text:
                 text = collapse(item.raw)
-                text = text[1:] if before == " " and text[:1] == " " else text
+                if before == " " and text[:1] == " ":
+                    text, lead = text[1:], lead if begun else " "
                 pieces.append(text)
-                before = text[-1:] or before
+                before, begun = text[-1:] or before, begun or bool(text)
             elif isinstance(item, Element) and item.text:
                 pieces.append(Kept(item.text, item.open, item.close))
                 self._elements[item.open, item.text] = item.raw
-                before = item.text[-1]
+                before, begun = item.text[-1], True
             else:
                 pieces.append(_as_tag(item))
                 spaced = isinstance(item, Token) and item.name in _SPACED and not self._rules.xml
                 if spaced and before.isalnum() and _begins_word(items, number + 1):
                     pieces.append(" ")
-                    before = " "
+                    before, lead, begun = " ", "", False
                     divided.add(_raw(item, {}))
-        _strip_end(pieces)
+        tail = _strip_end(pieces)
         marked, joined = mark_up(pieces)
         self._joined |= joined
-        return marked, frozenset(divided)
+        return marked, frozenset(divided), (lead, tail)
 
     def _write_marked(
         self, marked: MarkedText, divided: frozenset[str], tags: Mapping[str, str]
@@ -223,6 +232,18 @@ def read(content: bytes, rules: Rules | None = None) -> Page:
     return Page(text, rules, encoding)
 
 
+def _over_blocks(items: Sequence[tuple[_Item, bool]]) -> set[int]:
+    """Return the numbers of tags whose element has several texts: they divide texts too."""
+    runs = [0, *accumulate(divides for _, divides in items)]
+    pairs = match([_as_tag(item) for item, _ in items])
+    return {
+        number
+        for opening, closing in pairs.items()
+        if runs[opening + 1] != runs[closing]
+        for number in (opening, closing)
+    }
+
+
 def _raw(item: _Item, tags: Mapping[str, str]) -> str:
     if isinstance(item, str):
         return item
@@ -251,16 +272,19 @@ def _has_letters(item: _Item) -> bool:
     )
 
 
-def _strip_end(pieces: list[str | Tag | Kept]) -> None:
-    """Remove the white space at the end of a text."""
+def _strip_end(pieces: list[str | Tag | Kept]) -> str:
+    """Remove and return the white space at the end of a text."""
+    tail = ""
     for number in reversed(range(len(pieces))):
         piece = pieces[number]
         if isinstance(piece, Kept):
-            return
+            break
         if isinstance(piece, str):
             pieces[number] = stripped = piece.rstrip(" ")
+            tail = tail if stripped == piece else " "
             if stripped:
-                return
+                break
+    return tail
 
 
 def _begins_word(items: Sequence[_Item], at: int) -> bool:

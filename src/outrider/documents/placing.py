@@ -83,8 +83,6 @@ class Placer:
                 runs[number] = run
                 insort(taken, run)
                 continue
-            if first < place == last and parent >= 0 and tree.visible(high, end):
-                place -= 1  # a place at the end would be outside
             before = _outside(max(before, place), before, taken)
             runs[number] = before, before
             if number in tree.kept:

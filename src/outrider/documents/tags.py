@@ -29,10 +29,11 @@ class Kept:
     close: str = ""
 
 
-def match(tags: Sequence[Tag]) -> dict[int, int]:
+def match(tags: Sequence[Tag], *, deepest: int | None = None) -> dict[int, int]:
     """Return the numbers of opening tags with those of their closing tags.
 
-    A tag closes the nearest open one of its name; pairs that cross another are left out.
+    A tag closes the nearest open one of its name; pairs that cross another, or have `deepest` pairs
+    around them, are left out.
     """
     waiting: dict[str, list[int]] = {}
     pairs: dict[int, int] = {}
@@ -41,10 +42,10 @@ def match(tags: Sequence[Tag]) -> dict[int, int]:
             waiting.setdefault(tag.name, []).append(number)
         elif tag.name and waiting.get(tag.name):
             pairs[waiting[tag.name].pop()] = number
-    return _uncrossed(pairs, len(tags))
+    return _uncrossed(pairs, len(tags), deepest or len(tags))
 
 
-def _uncrossed(pairs: dict[int, int], count: int) -> dict[int, int]:
+def _uncrossed(pairs: dict[int, int], count: int, deepest: int) -> dict[int, int]:
     """Leave out pairs with one end of another inside, and those that are too deep.
 
     Each pair has a random number at both ends: those between the ends of a pair cancel out if
@@ -63,7 +64,7 @@ def _uncrossed(pairs: dict[int, int], count: int) -> dict[int, int]:
         closing = pairs[opening]
         while around and around[-1] < opening:
             around.pop()
-        if sums[opening + 1] == sums[closing] and len(around) < DEEPEST:
+        if sums[opening + 1] == sums[closing] and len(around) < deepest:
             clean[opening] = closing
             around.append(closing)
     return clean
@@ -76,7 +77,8 @@ def mark_up(pieces: Iterable[str | Tag | Kept]) -> tuple[MarkedText, dict[str, t
     the end of a span belong to its closing mark-up.
     """
     pieces = list(pieces)
-    pairs = match([piece if isinstance(piece, Tag) else Tag("") for piece in pieces])
+    tags = [piece if isinstance(piece, Tag) else Tag("") for piece in pieces]
+    pairs = match(tags, deepest=DEEPEST)
     closing = {end: start for start, end in pairs.items()}
     joined: dict[str, tuple[str, ...]] = {}
     spans: list[Span | None] = []

@@ -16,8 +16,9 @@ def transfer(marked: MarkedText, translation: str, alignment: Alignment) -> Mark
     Every span appears once, inside the span that it was inside of. A span covers the range of the
     translation with most of the words linked with its source; spans side by side stay apart, and
     points, and spans without a word, keep their order. A point at the end of a span is outside of
-    it. The text of a kept span appears as often as in the source: a copy by the model is used,
-    otherwise the linked words are replaced, or the text is inserted.
+    it; if a point inside gets there, the closing mark-up becomes a point behind it. The text of a
+    kept span appears as often as in the source: a copy by the model is used, otherwise the linked
+    words are replaced, or the text is inserted.
 
     Takes linear time for each level of nesting.
 
@@ -59,8 +60,7 @@ class _Writer:
             first, last = self._places[number]
             if closing:
                 self._write_units(last)
-                span = self._spans[opened[number]]
-                self._spans[opened[number]] = replace(span, end=self._length)
+                self._close(opened[number])
                 continue
             if number >= 0:
                 stack.append((number, True))
@@ -105,6 +105,14 @@ class _Writer:
             self._write(text)
             self._gap_written = -1
             self._needs_space = source[span.end : span.end + 1].isspace()
+
+    def _close(self, number: int) -> None:
+        span = replace(self._spans[number], end=self._length)
+        if len(self._spans) > number + 1 and self._spans[-1].start == self._length and span.close:
+            # The place of a point does not show that it is inside.
+            self._spans.append(replace(span, start=self._length, open=span.close, close=""))
+            span = replace(span, close="")
+        self._spans[number] = span
 
     def _write(self, text: str) -> None:
         if text:
