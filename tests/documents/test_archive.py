@@ -6,6 +6,7 @@ import zipfile
 
 import pytest
 
+from outrider.documents import archive as archive_module
 from outrider.documents.archive import Archive
 from outrider.errors import InputError
 from tests.helpers.marking import unzipped, zipped
@@ -90,10 +91,6 @@ def patched(content: bytes, signature: bytes, offset: int, value: bytes) -> byte
     return content[:start] + value + content[start + len(value) :]
 
 
-def bomb() -> bytes:
-    return zipped({"a": "a", "word/document.xml": bytes(64 << 20)})
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -111,7 +108,6 @@ def bomb() -> bytes:
         (zipped({"a\\..\\b": "a"}), "outside of it"),
         (zipped({"a/" * 40: "a"}), "more than 32 folders"),
         (zipped({str(i): b"" for i in range(20_001)}), "more than 20000 members"),
-        (bomb(), "no real document"),
         (patched(zipped(MEMBERS), b"PK\1\2", 8, b"\1"), "encrypted"),
         (patched(zipped(MEMBERS), b"PK\1\2", 10, b"\x0e"), "unusual method"),
         (patched(zipped(MEMBERS), b"PK\1\2", 20, b"\xff\0"), "overlaps"),
@@ -142,3 +138,18 @@ def test_a_damaged_member_is_refused_when_it_is_read() -> None:
         Archive(content).read("a.xml")
     with pytest.raises(InputError, match=r"no x\.xml"):
         Archive(content).read("x.xml")
+
+
+def test_zip_bombs_are_refused_before_they_are_read() -> None:
+    archive = Archive(zipped({"a": "a", "word/document.xml": bytes(64 << 20), "b.xml": "b"}))
+    with pytest.raises(InputError, match="64 MiB in 63 KiB; this is no real document"):
+        archive.read("word/document.xml")
+    assert archive.read("b.xml") == b"b"
+    with pytest.raises(InputError, match="larger than 128 MiB"):
+        Archive(zipped({"a": "a", "b": bytes(129 << 20)})).read("b")
+
+
+def test_the_size_of_all_members_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_module, "TOTAL_BYTES", 1000)
+    with pytest.raises(InputError, match="when unpacked"):
+        Archive(zipped(MEMBERS))

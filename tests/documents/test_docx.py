@@ -332,6 +332,13 @@ def test_paragraphs_in_the_text_boxes_of_a_changed_paragraph_are_translated() ->
     assert "«Before </w:t></w:r><w:r><w:drawing>" in out
 
 
+def test_unchanged_paragraphs_beside_changed_ones_keep_their_bytes() -> None:
+    first = '<w:p><w:r w:rsidR="1"><w:t>On</w:t></w:r><w:r w:rsidR="2"><w:t>e</w:t></w:r></w:p>'
+    found = docx.read(document(f"{first}<w:p>{run('Two')}</w:p>"))
+    raw = found.write([found.texts[0], marked(found.texts[1])])
+    assert f"{first}<w:p>{run('«Two»')}</w:p>".encode() in unzipped(raw)["word/document.xml"]
+
+
 def test_text_without_a_letter_is_no_text() -> None:
     assert texts(f"<w:p>{run('2026-11-19')}</w:p><w:p>{run(' ')}</w:p>") == []
 

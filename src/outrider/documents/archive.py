@@ -21,7 +21,7 @@ READ_BYTES = 128 << 20
 """Largest member that is read; larger ones, such as videos, are only copied."""
 TOTAL_BYTES = 2 << 30
 RATIO = 300
-"""Most bytes of a member for each of its compressed bytes, if it has more than 1 MiB."""
+"""Most bytes of a member that is read for each of its compressed bytes, above 1 MiB."""
 LEVELS = 32
 """Most folders around a member."""
 
@@ -70,6 +70,9 @@ class Archive:
         member = self._zip.getinfo(name)
         if member.file_size > READ_BYTES:
             _refuse(f"{_shown(name)} is larger than {READ_BYTES >> 20} MiB; divide the file")
+        if member.file_size > max(1 << 20, RATIO * member.compress_size):
+            size = f"{member.file_size >> 20} MiB in {member.compress_size >> 10} KiB"
+            _refuse(f"{_shown(name)} would be {size}; this is no real document")
         try:
             with self._zip.open(member) as source:
                 data = source.read(member.file_size + 1)
@@ -177,9 +180,6 @@ def _check(member: ZipInfo) -> None:
         _refuse(f"{_shown(name)} is encrypted; save the file without a password")
     if member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
         _refuse(f"{_shown(name)} is compressed by an unusual method; save the file again")
-    if member.file_size > max(1 << 20, RATIO * member.compress_size):
-        size = f"{member.file_size >> 20} MiB in {member.compress_size >> 10} KiB"
-        _refuse(f"{_shown(name)} would be {size}; this is no real document")
 
 
 def _changed(entry: bytes, record: bytes, data: bytes) -> tuple[bytes, bytes]:
