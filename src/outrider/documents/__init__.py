@@ -15,6 +15,8 @@ FORMATS = {
     ".docm": "docx",
     ".docx": "docx",
     ".epub": "epub",
+    ".htm": "html",
+    ".html": "html",
     ".json": "json",
     ".markdown": "markdown",
     ".md": "markdown",
@@ -28,6 +30,7 @@ FORMATS = {
     ".vtt": "subtitles",
     ".xlf": "xliff",
     ".xliff": "xliff",
+    ".xhtml": "html",
     ".xlsx": "xlsx",
 }
 """The module of each suffix."""
