@@ -34,7 +34,7 @@ WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     ),
 }
 POST = '{"q": "你好。", "source": "zh", "target": "en"}'
-POSTED = {"files": 35, "functions": 237}
+POSTED = {"files": 35, "functions": 238}
 COUNT = """
 import sys
 from pathlib import Path

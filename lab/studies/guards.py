@@ -3,8 +3,9 @@
     python lab/studies/guards.py CORPORA --models demo/zh-en demo/en-de --json results/guards.json
 
 CORPORA is the folder of shared corpora. Clean sets are the references of Flores, newstest, Tatoeba,
-captions and software strings, each as the translation of its source, outputs of other systems, and
-those of the given models. Faults are inserted into the references: a phrase repeated, the second
+captions and software strings, each as the translation of its source, and outputs of other systems.
+The translations of the given models are counted apart, without and with the guards.
+Faults are inserted into the references: a phrase repeated, the second
 half cut, the source as the translation, the reference of another line's language, no words.
 """
 
@@ -135,14 +136,29 @@ def detected(data: Path, lines: int) -> dict[str, Any]:
     return found
 
 
-def translated(models: list[str], data: Path, lines: int) -> Iterator[tuple[str, str, Pairs]]:
-    """Yield what models write."""
-    for folder in models:
-        source, target = Path(folder).name.split("-")
-        texts = read(data / f"flores/devtest.{source}.gz", lines)
-        model = load(folder)
-        assert isinstance(model, Translator)
-        yield f"{folder} flores", target, zipped(texts, model.translate(texts))
+def repaired(folder: str, data: Path, lines: int) -> dict[str, Any]:
+    """Return the faults of a model's translations, without and with decoding them again."""
+    source = Path(folder).name.split("-")[0]
+    model, found = load(folder), {}
+    assert isinstance(model, Translator)
+    for name, path in (
+        ("flores", data / f"flores/devtest.{source}.gz"),
+        ("tatoeba", data / f"tatoeba_{'_'.join(sorted(Path(folder).name.split('-')))}"),
+    ):
+        file = path / f"test.{source}.gz" if path.is_dir() else path
+        texts = read(file, lines)
+        before = [
+            check(*pair, target=model.writes) for pair in zipped(texts, model.translate(texts))
+        ]
+        results = [best for best, *_ in model.results(texts, guard=True)]
+        left = Counter(fault for result in results for fault in result.faults)
+        found[name] = {
+            "lines": len(texts),
+            "before": dict(Counter(fault for fault in before if fault)),
+            "left": dict(left),
+        }
+        print(folder, name, found[name])
+    return found
 
 
 def main() -> None:
@@ -154,15 +170,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--show", action="store_true", help="Print every false alarm.")
     given = parser.parse_args()
-    sets, seconds, total, alarms = {}, 0.0, 0, 0
-    sources = [*clean_sets(given.corpora, given.lines)]
-    sources += translated(given.models, given.corpora, given.lines)
-    for name, target, pairs in sources:
+    sets, seconds, total, alarms, people, of_people = {}, 0.0, 0, 0, 0, 0
+    for name, target, pairs in clean_sets(given.corpora, given.lines):
         began = perf_counter()
         faults = [check(*pair, target=target, several=True) for pair in pairs]
         seconds += perf_counter() - began
         counts = Counter(fault for fault in faults if fault)
         total, alarms = total + len(pairs), alarms + counts.total()
+        human = name.split()[0] in ("flores", "newstest2014", "tatoeba", "captions", "software")
+        if human:
+            people, of_people = people + len(pairs), of_people + counts.total()
         sets[name] = {"lines": len(pairs), "alarms": dict(counts)}
         sets[name]["share"] = round(counts.total() / len(pairs), 5)
         print(f"{name:32} {len(pairs):5} {100 * sets[name]['share']:.2f} % {dict(counts)}")
@@ -178,11 +195,12 @@ def main() -> None:
             "sets": sets,
         },
         "microseconds_each": round(1e6 * seconds / total, 1),
+        "models": {one: repaired(one, given.corpora, given.lines) for one in given.models},
         "inserted": detected(given.corpora, given.lines),
         "machine": machine(),
         "versions": versions(),
     }
-    print({key: value for key, value in result["clean"].items() if key != "sets"})
+    print(result["human"], {key: result["clean"][key] for key in ("lines", "alarms", "share")})
     print("microseconds", result["microseconds_each"])
     for name, values in result["inserted"].items():
         print(name, values["share"], values["named"], min(values["by_pair"].values()))

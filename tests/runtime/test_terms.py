@@ -57,8 +57,14 @@ def test_texts_without_terms_are_decoded_once(portuguese: Translator, monkeypatc
     (result,) = portuguese.results(text, glossary=TERMS)[0]
     assert result == portuguese.results(text)[0][0]
     assert result.alignment is None
-    (result,) = portuguese.results(TEXTS[0], glossary=TERMS)[0]
-    assert result.alignment is None, "it was not requested"
+
+
+def test_terms_are_put_beside_parts_that_are_kept(portuguese: Translator) -> None:
+    text = "The dog `x = 1` sees the committee at https://example.org/a."
+    (result,) = portuguese.results(text, glossary=TERMS, marks=True, guard=True)[0]
+    assert result.missing_terms == ()
+    for part in ("`x = 1`", "https://example.org/a", "comissão"):
+        assert part in result.text
 
 
 def test_alignments_fit_the_text(portuguese: Translator) -> None:

@@ -63,6 +63,7 @@ def url(translator: Path) -> Iterator[str]:
         yield address
 
 
+APP = "load", "keyring", "origins", "guard", "terms", "glossaries"
 Serve = Callable[..., str]
 
 
@@ -72,11 +73,7 @@ def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(*models: object, limits: Limits | None = None, **given: Any) -> str:
-            app = {
-                key: given.pop(key)
-                for key in ("load", "keyring", "origins", "guard")
-                if key in given
-            }
+            app = {key: given.pop(key) for key in APP if key in given}
             engine = Engine([read_spec(str(model)) for model in models], limits, **given)
             return stack.enter_context(serving(engine, **app))
 

@@ -45,6 +45,14 @@ def serve(
     lazy: Annotated[
         bool, typer.Option("--lazy", help="Load each model on its first request.")
     ] = False,
+    glossary: Annotated[
+        list[str] | None,
+        typer.Option(help="Terms of a pair, such as en-pt=terms.tsv; may be repeated."),
+    ] = None,
+    glossaries: Annotated[
+        Path | None,
+        typer.Option(help="File for the glossaries of DeepL clients; else beside --keys."),
+    ] = None,
     no_guard: Annotated[
         bool,
         typer.Option("--no-guard", help="Keep translations with faults instead of trying again."),
@@ -92,6 +100,8 @@ def serve(
         origins=tuple(allow_origin or ()),
         load=not lazy,
         guard=not no_guard,
+        terms=tuple(_terms(one) for one in glossary or ()),
+        glossaries=glossaries,
     )
     app = service.build()
     for spec in app.state.engine.registry.specs.values():
@@ -111,6 +121,17 @@ def serve(
 
         say = partial(_say, address)
         run_replicas(service, host=host, port=address[1], least=least, most=most, ready=say)
+
+
+def _terms(text: str) -> tuple[str, str, Path]:
+    """Parse `en-pt=FILE`."""
+    pair, _, path = text.partition("=")
+    source, _, target = pair.partition("-")
+    if not (source and target and path):
+        raise ConfigError(
+            "--glossary", f"got {text[:50]!r}, expected a pair and a file: en-pt=FILE"
+        )
+    return source, target, Path(path)
 
 
 def _find(model: str, lists: dict[str, Any]) -> str:

@@ -87,7 +87,6 @@ class Reviser:
             beams=max(BEAMS, config.n_best),
             n_best=config.n_best if greedy else 1,
             scores=config.scores or config.n_best > 1,
-            alignment=config.alignment or glossary is not None,
             **{key: getattr(config, key) for key in ("suppress", "force_eos")},
         )
         self._plain = self._other.changed(strategy="greedy", n_best=1)
@@ -120,9 +119,7 @@ class Reviser:
             return hypotheses
         steps = [self._terms.put(piece, request, one) for one in hypotheses]
         found = yield from together(steps)
-        # Terms need alignments, which were perhaps not requested.
-        keep = self.config.alignment
-        return [one if keep else replace(one, alignment=None) for (one,) in found]
+        return [one for (one,) in found]
 
     def _fault(self, piece: Piece, hypotheses: Sequence[Hypothesis]) -> Fault | None:
         translator, best = self.translator, hypotheses[0]
@@ -139,8 +136,13 @@ class Reviser:
         return translator.tokenizer.decode(translator.turned(hypothesis.tokens)).strip()
 
     def _again(self, piece: Piece, request: Request) -> Revision:
-        decoded = yield [replace(request, config=self._other, needs=(0, 0))]
+        other = self._aligned(self._other, request)
+        decoded = yield [replace(request, config=other, needs=(0, 0))]
         return (yield from self._with_terms(piece, request, decoded[0])) if decoded else []
+
+    def _aligned(self, config: DecodeConfig, request: Request) -> DecodeConfig:
+        """Return options with alignments if the request has them."""
+        return config.changed(alignment=(request.config or self.config).alignment)
 
     def _in_parts(self, piece: Piece, request: Request) -> Revision:
         most = ceil(LARGEST_PART * len(piece.text.strip()))
@@ -152,8 +154,9 @@ class Reviser:
         if not all(rows):
             return []
         limit = self.config.max_new_tokens
+        plain = self._aligned(self._plain, request)
         requests = [
-            self.translator.request(ids, max_new_tokens=limit, config=self._plain) for ids in rows
+            self.translator.request(ids, max_new_tokens=limit, config=plain) for ids in rows
         ]
         decoded = yield requests
         if not decoded:

@@ -2,11 +2,11 @@
 
 import gzip
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -18,6 +18,7 @@ from outrider.errors import OutriderError
 from outrider.serving import log
 from outrider.serving.api import (
     deepl,
+    deepl_glossaries,
     documents,
     google,
     immersive,
@@ -32,9 +33,11 @@ from outrider.serving.api.responses import add_error_handlers
 from outrider.serving.docs_page import write_docs
 from outrider.serving.documents import DocumentStore
 from outrider.serving.engine import Engine
+from outrider.serving.glossaries import GlossaryStore
 from outrider.serving.guard import Guard
 from outrider.serving.keys import Keyring
 from outrider.serving.translation import TranslationService
+from outrider.text.glossary import Glossary
 
 router = APIRouter(tags=["operation"])
 
@@ -134,7 +137,7 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
 # Routes are matched in this order, so the most frequent are first.
 ROUTERS = (
     *(libretranslate.router, openai.router, documents.libretranslate, documents.deepl),
-    *(deepl.router, google.router, immersive.router),
+    *(deepl_glossaries.router, deepl.router, google.router, immersive.router),
     *(kiss.router, mtranserver.router, watch.router, router, log.router),
 )
 
@@ -145,6 +148,8 @@ def build_app(
     keyring: Keyring | None = None,
     load: bool = True,
     guard: bool = False,
+    terms: Mapping[tuple[str, str], Glossary] | None = None,
+    glossaries: Path | None = None,
     origins: Sequence[str] = (),
 ) -> FastAPI:
     """Build the app of an engine, which starts and stops with the app.
@@ -154,6 +159,8 @@ def build_app(
         keyring: Valid API keys; None to require none.
         load: Whether to load the models at the start.
         guard: Whether sentences whose translation has a fault are decoded another way.
+        terms: Glossaries of requests without one, by source and target language.
+        glossaries: The file of the glossaries that clients create; None to keep them in memory.
         origins: Allowed origins of web pages, such as `https://example.org`; `*` for all.
     """
 
@@ -170,6 +177,7 @@ def build_app(
         finally:
             await app.state.documents.close()
             await engine.close()
+            app.state.glossaries.close()
             if keyring is not None:
                 keyring.close()
 
@@ -183,7 +191,8 @@ def build_app(
     )
     app_metrics = log.Metrics(engine)
     app.state.engine, app.state.keyring, app.state.metrics = engine, keyring, app_metrics
-    app.state.service, app.state.fault = TranslationService(engine, guard=guard), None
+    app.state.service, app.state.fault = TranslationService(engine, guard=guard, terms=terms), None
+    app.state.glossaries = GlossaryStore(glossaries)
     app.state.documents = DocumentStore(engine)
     add_error_handlers(app)
     for router in ROUTERS:

@@ -211,8 +211,8 @@ class Engine:
     async def revise(
         self, request: TextRequest, handle: RequestHandle, numbers: Sequence[int]
     ) -> None:
-        """Decode finished pieces that have faults another way, while time and memory last."""
-        if not request.guard:
+        """Decode finished pieces that have faults another way, and put terms, while time lasts."""
+        if not request.guard and request.glossary is None:
             return
         revisions = {number: handle.revision(number) for number in numbers}
         chosen = {number: steps for number, steps in revisions.items() if steps is not None}
@@ -343,7 +343,13 @@ def _tokenize(
     elif isinstance(model, Translator):
         if loaded.spec.pair is None:
             model = model.between(request.source, request.target)
-        works = model.works(request.texts, config, split=request.split, guard=request.guard)
+        works = model.works(
+            request.texts,
+            config,
+            split=request.split,
+            guard=request.guard,
+            glossary=request.glossary,
+        )
     else:
         works = model.works(request.texts, config)
     for work, seed in zip(works, seeds or (), strict=seeds is not None):

@@ -14,6 +14,7 @@ from outrider.runtime.result import Work
 
 if TYPE_CHECKING:
     from outrider.runtime.revision import Revision
+    from outrider.text.glossary import Glossary
 
 
 class Priority(IntEnum):
@@ -43,6 +44,8 @@ class TextRequest:
     """Whether to translate sentence by sentence; None for the model's default."""
     guard: bool = False
     """Whether sentences with faults are decoded another way; not while tokens are streamed."""
+    glossary: "Glossary | None" = None
+    """Terms and their translations; not while tokens are streamed."""
     priority: Priority = Priority.normal
     seconds: float | None = None
     """Time limit, at most that of the server."""

@@ -30,6 +30,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from outrider.errors import ConfigError, MissingExtraError
+from outrider.languages import normalise_code
 from outrider.runtime.cluster import running_ray
 from outrider.serving.app import build_app
 from outrider.serving.engine import Engine
@@ -37,6 +38,7 @@ from outrider.serving.keys import Keyring
 from outrider.serving.limits import Limits, limit_malloc_threshold
 from outrider.serving.log import start_logging
 from outrider.serving.registry import read_spec
+from outrider.text.glossary import read_glossary
 
 SWITCH = 0.001
 """Python's thread switch interval in seconds: short, so that the decoding thread waits less for the
@@ -103,6 +105,10 @@ class Service:
     load: bool = True
     guard: bool = True
     """Whether sentences whose translation has a fault are decoded another way."""
+    terms: tuple[tuple[str, str, Path], ...] = ()
+    """Source and target language and file of each glossary."""
+    glossaries: Path | None = None
+    """File of the glossaries that clients create; by default beside the keys."""
 
     def build(self) -> FastAPI:
         """Build the app; the models are loaded when it starts."""
@@ -115,8 +121,19 @@ class Service:
             idle=self.idle,
             load_options=self.load_options,
         )
+        terms = {
+            (normalise_code(one), normalise_code(two)): read_glossary(path, source=one, target=two)
+            for one, two, path in self.terms
+        }
+        beside = None if self.keys is None else self.keys.with_name(f"{self.keys.name}.glossaries")
         return build_app(
-            engine, keyring=keyring, load=self.load, guard=self.guard, origins=self.origins
+            engine,
+            keyring=keyring,
+            load=self.load,
+            guard=self.guard,
+            terms=terms,
+            glossaries=self.glossaries or beside,
+            origins=self.origins,
         )
 
 

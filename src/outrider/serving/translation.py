@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outrider.documents.html_elements import Rules
 from outrider.documents.marked import MarkedText
@@ -30,6 +30,9 @@ from outrider.serving.request import Priority, RequestHandle, TextRequest, TooLa
 from outrider.serving.routes import Language, Route, Routes, pair_of
 from outrider.text.alignment import Link, compose
 from outrider.text.sentences import join_at
+
+if TYPE_CHECKING:
+    from outrider.text.glossary import Glossary
 
 BEAMS = 4
 """Fewest beams for alternatives."""
@@ -67,9 +70,21 @@ class _Plan(NamedTuple):
 class TranslationService:
     """Translates and detects with the models of an engine."""
 
-    def __init__(self, engine: Engine, *, guard: bool = False) -> None:
-        """Serve an engine; with `guard`, sentences with faults are decoded another way."""
-        self.engine, self.guard = engine, guard
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        guard: bool = False,
+        terms: "Mapping[tuple[str, str], Glossary] | None" = None,
+    ) -> None:
+        """Serve an engine.
+
+        Args:
+            engine: Its models translate.
+            guard: Whether sentences with faults are decoded another way.
+            terms: Glossaries of requests without one, by the normal codes of two languages.
+        """
+        self.engine, self.guard, self._terms = engine, guard, terms or {}
         self._routes = Routes(engine.registry.specs, memory=engine.registry.memory)
 
     async def translate(
@@ -82,6 +97,7 @@ class TranslationService:
         alternatives: int = 0,
         options: Mapping[str, Any] | None = None,
         split: bool | None = None,
+        glossary: "Glossary | None" = None,
         priority: Priority = Priority.normal,
         seconds: float | None = None,
         facts: dict[str, Any] | None = None,
@@ -96,6 +112,7 @@ class TranslationService:
             alternatives: Number of further translations of each text, by beam search.
             options: Fields of `DecodeConfig`.
             split: Whether to translate sentence by sentence; None for the model's default.
+            glossary: Terms and their translations; refused if the route has two models.
             priority: Share of decoding time.
             seconds: Time limit for all models together.
             facts: Receives `model`, `pair` and `characters` for the log before decoding.
@@ -107,6 +124,7 @@ class TranslationService:
             model="",
             split=split,
             guard=self.guard,
+            glossary=glossary,
             priority=priority,
             seconds=seconds,
             began=self.engine.now,
@@ -126,6 +144,9 @@ class TranslationService:
         faults = _faults(results)
         if faults and facts is not None:
             facts["faults"] = faults
+        missing = sum(len(several[0].missing_terms) for several in results)
+        if missing and facts is not None:
+            facts["missing_terms"] = missing
         return Translation(translated, *codes, characters, plan.models, faults)
 
     async def translate_marked(
@@ -196,6 +217,8 @@ class TranslationService:
             facts |= {"model": "+".join(models), "pair": pair_of(route)}
             facts["characters"] = request.characters
         codes = normalise_code(source), normalise_code(target)
+        if request.glossary is None and len(route) == 1:
+            request = replace(request, glossary=self._terms.get(codes))
         return _Plan(route, request, *codes, detected, models)
 
     async def _resolve(
@@ -229,6 +252,9 @@ class TranslationService:
         last = replace(last, options=_with_alternatives(options, alternatives))
         if not first:
             return await self.engine.answer(last)
+        if request.glossary is not None:
+            message = "needs one model for both languages, but this route has two"
+            raise ConfigError("glossary", f"{message}; leave it out")
         # A translation that is drawn at random is drawn once, by the last model.
         if decode_config(options).strategy == "sample":
             options = {"alignment": True} if options.get("alignment") else {}

@@ -61,7 +61,8 @@ def test_html_and_sentences(url, offline) -> None:
     [
         ({"formality": "more"}, "'formality' is not supported for given 'target_lang'."),
         ({"target_lang": "JA"}, "Value for 'target_lang' not supported"),
-        ({"glossary_id": "abc"}, "glossary_id: glossaries are not offered"),
+        ({"glossary_id": "abc"}, "glossary_id: needs source_lang"),
+        ({"glossary_ids": ["abc"]}, "glossary_ids: several glossaries are not offered"),
         ({"text": []}, "text"),
         ({"ignore_tags": ["x"]}, "ignore_tags: needs tag_handling"),
         ({"splitting_tags": "p"}, "splitting_tags: needs tag_handling"),
@@ -79,8 +80,6 @@ def test_errors_have_the_format_of_deepl(url, fields, message) -> None:
 def test_errors_raised_by_the_client(url) -> None:
     with pytest.raises(deepl.DeepLException, match="is not supported for given"):
         client(url).translate_text("two men", target_lang="DE", formality="less")
-    with pytest.raises(deepl.DeepLException, match="glossaries are not offered"):
-        client(url).list_glossaries()
     answer = httpx.post(f"{url}/v2/document", data={"target_lang": "DE"})
     assert answer.status_code == 400
     assert "multipart/form-data" in answer.json()["message"]

@@ -1,8 +1,8 @@
 """DeepL's API: `/v2/translate`, `/v2/languages` and `/v2/usage`.
 
 `formality` is answered as by DeepL for a language without it: `more` and `less` are refused,
-`prefer_more` and `prefer_less` have no effect. `context` has no effect. Glossaries, documents,
-styles and translation memories are refused.
+`prefer_more` and `prefer_less` have no effect. `context` has no effect. Several glossaries, styles
+and translation memories are refused.
 """
 
 import json
@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 
 from outrider.documents.html_elements import Rules
 from outrider.languages import AUTO, language_name
+from outrider.serving.api.deepl_glossaries import find_glossary
 from outrider.serving.api.fields import Code
 from outrider.serving.api.texts import translate_texts
 from outrider.serving.keys import Keyring, admit
@@ -72,9 +73,10 @@ class DeepLBody(BaseModel):
     """Elements that are not translated."""
     enable_beta_languages: bool | None = None
     """No effect."""
-    glossary_id: str | None = None
-    """Refused, as the following fields."""
+    glossary_id: Annotated[str, Field(max_length=100)] | None = None
+    """Needs `source_lang`."""
     glossary_ids: str | list[str] | None = None
+    """Refused, as the following fields."""
     style_id: str | None = None
     custom_instructions: str | list[str] | None = None
     translation_memory_id: str | None = None
@@ -82,7 +84,7 @@ class DeepLBody(BaseModel):
 
 
 REFUSED = {
-    **dict.fromkeys(("glossary_id", "glossary_ids"), "glossaries are not offered; leave it out"),
+    "glossary_ids": "several glossaries are not offered; send one as glossary_id",
     "style_id": "styles are not offered; leave it out",
     "custom_instructions": "instructions are not offered; leave it out",
     "translation_memory_id": "translation memories are not offered; leave it out",
@@ -97,6 +99,9 @@ async def translate(request: Request, body: DeepLBody) -> JSONResponse:
     split = body.split_sentences
     if split == "nonewlines":
         texts = [" ".join(text.splitlines()) for text in texts]
+    glossary = None
+    if body.glossary_id is not None:
+        glossary = find_glossary(request, body.glossary_id, body.source_lang, body.target_lang)
     try:
         translation = await translate_texts(
             request,
@@ -105,6 +110,7 @@ async def translate(request: Request, body: DeepLBody) -> JSONResponse:
             body.target_lang,
             html=_rules(body),
             split=False if split == "0" else None,
+            glossary=glossary,
         )
     except UnknownError as error:
         raise RefusalError(f"Value for 'target_lang' not supported: {error}") from error
@@ -209,12 +215,6 @@ async def usage(request: Request) -> dict[str, int]:
     return {"character_count": used, "character_limit": UNLIMITED}
 
 
-NOT_OFFERED = {
-    "glossaries": "glossaries",
-    "glossary-language-pairs": "glossaries",
-}
-
-
 @router.api_route(
     "/{path:path}",
     methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
@@ -223,5 +223,4 @@ NOT_OFFERED = {
 )
 async def refuse(path: str) -> None:
     """Refuse the other routes of DeepL's API."""
-    what = NOT_OFFERED.get(path.partition("/")[0])
-    raise UnknownError(f"{what} are not offered by this server" if what else "Not Found")
+    raise UnknownError("Not Found")

@@ -125,7 +125,7 @@ def _google(problem: Problem) -> BaseModel:
 _BAD = {422: 400}
 _FORMATS: Final = {
     "/v1/": ErrorFormat(OpenAIError, _openai, _BAD),
-    "/v2/": ErrorFormat(DeepLError, _deepl, {422: 400, 401: 403}),
+    **dict.fromkeys(("/v2/", "/v3/"), ErrorFormat(DeepLError, _deepl, {422: 400, 401: 403})),
     "/language/translate/v2/": ErrorFormat(GoogleError, _google, {422: 400, 401: 400}),
     "/translate/": ErrorFormat(ErrorText, _text, _BAD),
     "/imme/": ErrorFormat(ErrorText, _text, _BAD),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 
@@ -10,6 +11,9 @@ from outrider.serving.api.responses import while_connected
 from outrider.serving.keys import admit
 from outrider.serving.request import Priority
 from outrider.serving.translation import TranslationService
+
+if TYPE_CHECKING:
+    from outrider.text.glossary import Glossary
 
 _GOOGLE = {"zh": "zh-CN", "zh-Hant": "zh-TW", "nb": "no"}
 """Google's codes that differ from ours; the browser extensions use them too."""
@@ -32,6 +36,7 @@ async def translate_texts(
     *,
     html: bool | Rules = False,
     split: bool | None = None,
+    glossary: "Glossary | None" = None,
 ) -> Translated:
     """Translate texts with the rights of the request's key."""
     priority = min(Priority.normal, admit(request))
@@ -42,6 +47,7 @@ async def translate_texts(
         target,
         html=html,
         split=split,
+        glossary=glossary,
         priority=priority,
         facts=request.scope["facts"],
     )
