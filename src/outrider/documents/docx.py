@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from outrider.documents import Document
 from outrider.documents.archive import Archive, ArchiveDocument
-from outrider.documents.dividing import Kind, Part, Run
 from outrider.documents.opc import members
 from outrider.documents.paragraphs import Paragraphs
+from outrider.documents.parts import Kind, Part, Run
 from outrider.documents.xml import Element, Source, elements, escape, source
 
 PARTS = (

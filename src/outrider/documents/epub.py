@@ -7,8 +7,8 @@ from urllib.parse import unquote, urlsplit
 
 from outrider.documents import Document, html
 from outrider.documents.archive import Archive, ArchiveDocument
-from outrider.documents.dividing import Part
 from outrider.documents.paragraphs import Paragraphs
+from outrider.documents.parts import Part
 from outrider.documents.xml import Element, Source, Text, elements, escape, source
 from outrider.errors import InputError
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from outrider.documents import Document
 from outrider.documents.archive import Archive, ArchiveDocument
-from outrider.documents.dividing import Part
 from outrider.documents.paragraphs import Paragraphs
+from outrider.documents.parts import Part
 from outrider.documents.xml import Element, Source, Text, elements, escape, source
 from outrider.errors import InputError
 

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from outrider.documents.dividing import Mark, Part, Segment, divide, key
+from outrider.documents.dividing import Mark, Segment, divide, key
 from outrider.documents.marked import MarkedText, Span
+from outrider.documents.parts import Part
 from outrider.documents.xml import Source
 from outrider.errors import InputError
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from outrider.documents import Document
 from outrider.documents.archive import Archive, ArchiveDocument
-from outrider.documents.dividing import Part, Run
 from outrider.documents.opc import members
 from outrider.documents.paragraphs import Paragraphs
+from outrider.documents.parts import Part, Run
 from outrider.documents.xml import Element, Source, elements, escape, source
 
 PARTS = ("presentationml.slide", "presentationml.notesSlide", "diagramData", "diagramDrawing")

@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 
 from outrider.documents import Document
 from outrider.documents.archive import Archive, ArchiveDocument
-from outrider.documents.dividing import Part, Run
 from outrider.documents.opc import members
 from outrider.documents.paragraphs import Paragraphs
+from outrider.documents.parts import Part, Run
 from outrider.documents.xml import Element, Source, elements, escape, source
 
 PARTS = ("spreadsheetml.sharedStrings", "spreadsheetml.worksheet", "spreadsheetml.comments")
