@@ -43,6 +43,13 @@ def aligned(source: str, target: str, pairs: str) -> Alignment:
         ("<b>the</b> red door", "porta vermelha", "1-1 2-0", "<b></b>porta vermelha"),
         ("go <b>away</b>", "va", "0-0", "va<b></b>"),
         ("<b>d</b><i>oor</i>", "porta", "0-0", "<b></b><i>porta</i>"),
+        (
+            "press <b>Space</b> now",
+            "carregue em espaço já",
+            "0-0 1-1 1-2 2-3",
+            "carregue em <b>espaço</b> já",
+        ),
+        ("<b>object(s)</b> to move", "objetos a mover", "0-0 3-1 5-2", "<b>objetos</b> a mover"),
         ("<b>on</b>e day", "um dia", "0-0 1-1", "<b>um</b> dia"),
         ("has <b>not gone</b> home", "ist nicht heim gegangen", "0-0 1-1 2-3 3-2", None),
         ("see <b>一二</b>三", "三一二见", "", None),

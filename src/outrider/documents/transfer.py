@@ -6,7 +6,7 @@ from outrider.documents.kept import Keeper, find_copies
 from outrider.documents.marked import MarkedText, Span
 from outrider.documents.nesting import Nesting
 from outrider.documents.placing import Placer
-from outrider.documents.units import Unit, divide, link, spread
+from outrider.documents.units import Unit, divide, link, loosen, spread
 from outrider.text.alignment import Alignment
 
 
@@ -32,6 +32,8 @@ def transfer(marked: MarkedText, translation: str, alignment: Alignment) -> Mark
     tree = Nesting(marked)
     units, tail = divide(translation, find_copies(translation, tree))
     link(units, alignment or spread(units, tree.translated()), tree.starts, tree.leaves)
+    if alignment:
+        loosen(units, marked.text)
     Keeper(tree, units).keep(replacing=bool(alignment))
     placer = Placer(tree, units)
     for parent in sorted(tree.children):

@@ -13,6 +13,9 @@ _JOINER = "\u200d"
 _DENSE = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF))
 """Scripts that put no space between words, beside those of East Asia."""
 
+_LONGER = 2
+"""How much longer a word is than those that only accompany it."""
+
 
 @dataclass(slots=True)
 class Unit:
@@ -115,6 +118,32 @@ def link(
         if found:
             unit.leaf = max(found, key=lambda leaf: found[leaf][0])
             unit.source = found[unit.leaf][1:]
+
+
+def loosen(units: Sequence[Unit], source: str) -> None:
+    """Take the leaf from words that attention links with a word for want of one of their own.
+
+    These are words linked with punctuation, and short words beside a longer one with the same
+    source, such as prepositions. They are inside a span only if linked words around them are.
+    """
+    for number, unit in enumerate(units):
+        if unit.source is None or unit.kept or not unit.text[0].isalnum():
+            continue
+        if any(one.text[0].isalnum() and not right.gap for one, right in _sides(units, number)):
+            continue  # a part of a word
+        beside = [*units[max(0, number - 2) : number], *units[number + 1 : number + 3]]
+        longer = any(
+            one.source == unit.source and len(one.text) >= _LONGER * len(unit.text)
+            for one in beside
+        )
+        if longer or not any(map(str.isalnum, source[slice(*unit.source)])):
+            unit.leaf = None
+
+
+def _sides(units: Sequence[Unit], number: int) -> list[tuple[Unit, Unit]]:
+    """Return the units before and after a unit, each with the right one of the two."""
+    before = [(units[number - 1], units[number])] if number else []
+    return before + [(one, one) for one in units[number + 1 : number + 2]]
 
 
 def _leaf(start: int, end: int, starts: Sequence[int], leaves: Sequence[int]) -> int:

@@ -1,5 +1,5 @@
 // The WebAssembly engine of Bergamot. Arguments: node_modules with @browsermt/bergamot-translator,
-// the folder of a model, and optionally "serve".
+// the folder of a model, and optionally "serve", or "html" for lines of HTML.
 //
 // With "serve" it answers POST with {"q": text} on a free port. As in the package's BatchTranslator,
 // up to 8 waiting texts are translated together by one worker. Otherwise it reads lists of lines and
@@ -50,7 +50,7 @@ await call("loadTranslationModel", pair, {
 });
 
 async function translate(texts) {
-  const rows = texts.map((text) => ({text, html: false}));
+  const rows = texts.map((text) => ({text, html: process.argv[4] === "html"}));
   const found = await call("translate", {models: [pair], texts: rows});
   return found.map((one) => one.target.text);
 }
