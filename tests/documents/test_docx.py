@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -369,6 +370,23 @@ def test_lost_doubled_or_crossed_mark_up_is_refused(spans: tuple[Span, ...], pro
     found = docx.read(document(f"<w:p>{run('a ')}{link}</w:p>"))
     with pytest.raises(InputError, match=problem):
         found.write([MarkedText("x y", spans)])
+
+
+def test_a_container_may_be_two_spans() -> None:
+    link = f"<w:hyperlink>{run('b ')}<w:r>{POINTS[0]}</w:r>{run('c')}</w:hyperlink>"
+    found = docx.read(document(f"<w:p>{run('a ')}{link}{run(' d')}</w:p>"))
+    opened, point = found.texts[0].spans
+    text = MarkedText(
+        "x yz",
+        (
+            replace(opened, start=2, end=3, close=""),
+            replace(point, start=3, end=3),
+            Span(3, 3, "</w:hyperlink>"),
+        ),
+    )
+    raw = unzipped(found.write([text]))["word/document.xml"].decode()
+    link = f"<w:hyperlink>{run('y')}<w:r>{POINTS[0]}</w:r></w:hyperlink>"
+    assert f"<w:p>{run('x ')}{link}{run('z')}</w:p>" in raw
 
 
 def test_a_translation_may_have_other_kept_text() -> None:

@@ -86,6 +86,7 @@ class Paragraphs:
         out: list[bytes] = []
         styles = [segment.style]
         around: list[tuple[Span, tuple[Mark, ...]]] = []
+        pending: list[Mark] = []  # the ends of containers that are two spans
         position, wrapped = 0, False
 
         def copy(end: int) -> None:
@@ -110,15 +111,22 @@ class Paragraphs:
                 if marks:
                     put(marks[-1])
 
-        for span in text.spans:
-            marks = next(unused.get(key(span), iter(())), ())
+        for span, kind, role in _roles(segment, text):
+            if role == "closes":
+                close(span.start)
+                copy(span.start)
+                put(pending.pop())
+                continue
+            marks = next(unused.get(kind, iter(())), ())
             if not marks and span.open not in segment.styles:  # text that is only kept
                 continue
             close(span.start)
             copy(span.start)
             if marks:
                 put(marks[0])
-            if len(marks) == 1:
+            if role == "opens":
+                pending.append(marks[-1])
+            elif len(marks) == 1:
                 position = span.end
             else:
                 around.append((span, marks))
@@ -126,6 +134,29 @@ class Paragraphs:
         close(len(text.text))
         copy(len(text.text))
         return b"".join(out)
+
+
+def _roles(segment: Segment, text: MarkedText) -> list[tuple[Span, Span, str]]:
+    """Return the spans with their mark-up, and whether they are the whole of it.
+
+    `transfer` writes a container that ends with a point as two spans: the container without its
+    closing mark-up, and a point that is the closing mark-up.
+    """
+    opening = {kind.open for kind in segment.marks if kind.close}
+    found: list[tuple[Span, Span, str]] = []
+    open_at: list[int] = []
+    for span in text.spans:
+        if open_at and not span.close and span.start == span.end:
+            whole = replace(key(found[open_at[-1]][0]), close=span.open)
+            if whole in segment.marks:
+                place = open_at.pop()
+                found[place] = found[place][0], whole, "opens"
+                found.append((span, whole, "closes"))
+                continue
+        if not span.close and span.open in opening and key(span) not in segment.marks:
+            open_at.append(len(found))
+        found.append((span, key(span), ""))
+    return found
 
 
 def _surrounded(text: MarkedText, lead: str, trail: str) -> MarkedText:
@@ -145,9 +176,9 @@ def _check(segment: Segment, text: MarkedText) -> None:
     """Refuse mark-up that is lost, doubled or crossed."""
     wanted, given = (
         Counter(
-            key(span)
-            for span in one.spans
-            if span.open not in segment.styles and (span.open or span.close)
+            kind
+            for span, kind, role in _roles(segment, one)
+            if span.open not in segment.styles and (span.open or span.close) and role != "closes"
         )
         for one in (segment.text, text)
     )
