@@ -130,7 +130,7 @@ def leaves(found: Any, hidden: bool = False) -> list[tuple[bool, Any]]:
 
 def check(seed: int) -> None:
     random = Random(seed)
-    data = value(random)
+    data = {f"k{number}": value(random, 1) for number in range(random.randint(1, 5))}
     content = json.dumps(
         data, ensure_ascii=random.random() < 0.5, indent=random.choice([None, 2, "\t"])
     )
