@@ -356,15 +356,20 @@ JSON = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def client(url: str) -> Iterator[httpx.Client]:
-    # The server closes idle connections after a second, perhaps while a request is on its way.
-    soon = httpx.Limits(keepalive_expiry=0.25)
-    with httpx.Client(base_url=url, timeout=20, limits=soon) as made:
+def client(translator: Path, language_model: Path) -> Iterator[httpx.Client]:
+    """Its server waits for requests longer than that of `url`, as the machine may be busy."""
+    limits = Limits(seconds=10, characters=5_000, new_tokens=64, body=1 << 20)
+    specs = [read_spec(f"en-de={translator}"), read_spec(str(language_model))]
+    soon = httpx.Limits(keepalive_expiry=1)  # before the server closes an idle connection
+    with (
+        serving(Engine(specs, limits)) as address,
+        httpx.Client(base_url=address, timeout=20, limits=soon) as made,
+    ):
         yield made
 
 
 FUZZED = int(os.environ.get("OUTRIDER_FUZZED", "1000"))
-"""Requests; `OUTRIDER_FUZZED=10000 pytest tests/attacks/test_server.py` takes some minutes."""
+"""Requests; more than a few thousand need `pytest --timeout 0`."""
 FIELDS = sorted(
     {field for body in (PATHS | SERVICES).values() for field in body}
     | {"format", "alternatives", "n", "stop", "seed", "top_p", "stream_options", "deadline"}
