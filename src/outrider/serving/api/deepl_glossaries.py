@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import PlainTextResponse
 
 from outrider.errors import DataError
 from outrider.languages import AUTO
@@ -137,13 +136,13 @@ async def glossary(request: Request, number: str) -> dict[str, Any]:
     return _answer(store.get(owner, number))
 
 
-@router.get("/v2/glossaries/{number}/entries", response_class=PlainTextResponse)
-async def entries(request: Request, number: str) -> PlainTextResponse:
+@router.get("/v2/glossaries/{number}/entries", response_class=Response)
+async def entries(request: Request, number: str) -> Response:
     """Return the entries of a glossary as TSV."""
     store, owner = store_of(request)
     summary = store.get(owner, number)
     text = _tsv(store.read(owner, number, *summary.pairs[0][:2])) if summary.pairs else ""
-    return PlainTextResponse(text, media_type="text/tab-separated-values")
+    return Response(text, media_type="text/tab-separated-values")
 
 
 @router.delete("/v2/glossaries/{number}", status_code=204, response_class=Response)
