@@ -22,7 +22,7 @@ from outrider.jobs import text_file
 text_file.SAVE_EVERY, documents.WINDOW = 0, 1
 usual = documents.translate_marked
 def slow(*values):
-    time.sleep(0.3)
+    time.sleep(0.8)
     return usual(*values)
 documents.translate_marked = slow
 main()

@@ -28,7 +28,7 @@ from tests.helpers.served import serving
 BODY = {"q": "two men", "source": "en", "target": "de"}
 REFUSED = {"/translate": 403, "/detect": 403, "/suggest": 403}
 """Status of a refused key by path, where it is not 401."""
-PREFIXES = {"/v2/": 403, "/language/translate/v2": 400}
+PREFIXES = {"/v2/": 403, "/v3/": 403, "/language/translate/v2": 400, "/download_file/": 404}
 """The same for all paths of an API."""
 BODIES = {"/translate": BODY, "/detect": {"q": "two men"}}
 

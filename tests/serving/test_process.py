@@ -50,7 +50,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 
 @pytest.mark.slow
 def test_sigterm_lets_requests_in_flight_finish(start, translator, offline) -> None:
-    server = start(f"en-de={translator}")
+    server = start(f"en-de={translator}", "--no-guard")
     long = " ".join([TEXT] * 20)
     answers: list[httpx.Response] = []
 

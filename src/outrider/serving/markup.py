@@ -22,10 +22,18 @@ class Source:
 def read_sources(texts: Sequence[str], html: bool | Rules) -> list[Source]:
     """Read texts: plain, or HTML or XML with these rules."""
     if html is False:
-        return [Source(None, [Prepared(MarkedText(text))]) for text in texts]
+        return [Source(None, [_prepare(text)]) for text in texts]
     rules = html if isinstance(html, Rules) else None
     pages = [Page(text, rules) for text in texts]
     return [Source(page, [Prepared(marked) for marked in page.texts]) for page in pages]
+
+
+def _prepare(text: str) -> Prepared:
+    """Read a plain text; without marks, the model also gets one without words."""
+    prepared = Prepared(MarkedText(text))
+    if not prepared.needs_alignment:
+        prepared.text = text
+    return prepared
 
 
 def write_sources(
@@ -33,16 +41,16 @@ def write_sources(
 ) -> list[list[str]]:
     """Return this number of translations of each text, best first.
 
-    There are results for each prepared text that is not empty.
+    There are results for each prepared text.
     """
     left = iter(results)
     texts = []
     for source in sources:
-        found = [next(left) if one.text else None for one in source.prepared]
+        found = [next(left) for _ in source.prepared]
         several = []
         for rank in range(ranks):
             marked = [
-                one.marked if each is None else one.finish(each[min(rank, len(each) - 1)])
+                one.finish(each[min(rank, len(each) - 1)]) if one.text else one.marked
                 for one, each in zip(source.prepared, found, strict=True)
             ]
             page = source.page

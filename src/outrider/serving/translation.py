@@ -130,13 +130,16 @@ class TranslationService:
             began=self.engine.now,
         )
         sources = await self.engine.run_in_worker(read_sources, texts, html)
-        sent = [one for read in sources for one in read.prepared if one.text]
+        # Empty texts are sent too, because text number i samples with `seed + i`.
+        sent = [one for read in sources for one in read.prepared]
         request = replace(request, texts=[one.text for one in sent])
         plan = await self._plan(request, source, target, facts)
         given, ranks = dict(options or {}), alternatives + 1
         if any(one.needs_alignment for one in sent):
             given["alignment"] = True
-        results = await self._run(plan.route, plan.request, given, alternatives) if sent else []
+        results = [[Result("")] for _ in sent]
+        if any(one.text for one in sent):
+            results = await self._run(plan.route, plan.request, given, alternatives)
         translated = [[text] * ranks for text in texts]
         if plan.route:
             translated = await self.engine.run_in_worker(write_sources, sources, results, ranks)

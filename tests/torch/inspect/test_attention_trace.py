@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from outrider.torch.inspect.attention_trace import cross_weights, self_weights
+from outrider.torch.inspect.attention_trace import self_weights
 from outrider.torch.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
 from outrider.torch.nn.layer.heads import CrossAttention
 from tests.helpers.attention_equation import heads
@@ -53,7 +53,7 @@ def test_weights_on_a_source_are_those_of_cross_attention() -> None:
     cross = CrossAttention(12, 3).double()
     x, memory = torch.randn(2, 5, 12).double(), torch.randn(2, 7, 12).double()
     source = cross.source(memory, torch.arange(7) < torch.tensor([[7], [4]]))
-    weights = cross_weights(cross, x, source)
+    weights = cross.weights(x, source)
     assert not weights[1, :, :, 4:].any()
     out = (weights @ source.v_BHSK).transpose(1, 2).flatten(2)
     torch.testing.assert_close(cross.out(out), cross(x, source))

@@ -36,7 +36,11 @@ def _form(*names: str) -> dict[str, Any]:
 @libretranslate.post("/translate_file", openapi_extra=_form("target", "source", "api_key"))
 async def translate_file(request: Request) -> dict[str, str]:
     """Translate a document; the answer names the address of the translation."""
-    upload = await _upload(request)
+    try:
+        upload = await _upload(request)
+    except RefusalError:
+        admit(request)
+        raise
     fields = upload.fields
     priority = admit(request, fields.get("api_key"))
     job = await _start(

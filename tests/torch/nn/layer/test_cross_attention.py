@@ -11,7 +11,6 @@ from torch import Tensor
 
 from outrider.errors import ConfigError
 from outrider.formats.layout import first_unsupported
-from outrider.torch.inspect.attention_trace import cross_weights
 from outrider.torch.nn.attention import cross_options
 from outrider.torch.nn.layer.heads import CrossAttention
 from tests.helpers import tiny
@@ -115,7 +114,7 @@ def test_padding_is_masked_and_weights_reproduce_the_output(spec: dict[str, Any]
     source = cross.source(memory, torch.arange(7) < torch.tensor([[7], [4]]))
     out = cross(x, source)
     torch.testing.assert_close(out[1:], cross(x[1:], cross.source(memory[1:, :4], None)))
-    weights = cross_weights(cross, x, source)
+    weights = cross.weights(x, source)
     assert not weights[1, :, :, 4:].any()
     torch.testing.assert_close(weights @ source.v_BHSK, cross.attend(_queries(cross, x), source))
 

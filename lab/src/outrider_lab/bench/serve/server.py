@@ -38,7 +38,18 @@ class Server:
 
 def serve_line(model: str, *options: object) -> list[str]:
     """Return the command that serves a model on the native core, on a free port."""
-    line = [sys.executable, "-m", "outrider", "serve", model, "--port", "0", "--backend", "native"]
+    line = [
+        sys.executable,
+        "-m",
+        "outrider",
+        "serve",
+        model,
+        "--port",
+        "0",
+        "--backend",
+        "native",
+        "--no-guard",
+    ]
     return [*line, *map(str, options)]
 
 
